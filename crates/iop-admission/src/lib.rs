@@ -1,0 +1,1 @@
+//! Routes, candidates, permits and the queue of an Edge.

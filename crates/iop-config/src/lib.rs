@@ -1,0 +1,1 @@
+//! Configuration files as typed, validated values.

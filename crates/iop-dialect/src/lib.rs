@@ -1,0 +1,1 @@
+//! Shapes of client and provider dialects: SSE, JSON splice, OpenAI objects.

@@ -1,0 +1,1 @@
+//! The life of one request at the Edge, as a state machine.

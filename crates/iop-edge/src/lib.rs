@@ -1,0 +1,1 @@
+//! The Edge host: client surfaces, admission, dispatch, relay, history.

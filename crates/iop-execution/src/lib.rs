@@ -1,0 +1,4 @@
+//! What a Node decides.
+
+pub mod cancel;
+pub mod provider;

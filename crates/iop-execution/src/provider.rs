@@ -1,0 +1,220 @@
+//! What an adapter offers to its Node: four traits, of which only [`Provider`] is required.
+//!
+//! A call is one future. While it runs it puts its output into an [`Outlet`]; when it returns, the
+//! provider's side of the call has returned. The terminal is the future's own result, so that no
+//! adapter can emit two. Cancelling asks the call to wind up: it shuts down its sending side, reads
+//! on and returns once the provider has ended. Dropping the future instead resets the provider
+//! connection and confirms nothing.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use iop_types::{
+    AdapterType, Capabilities, Event, Failure, Finish, RunRequest, Target, TunnelFrame,
+    TunnelRequest, Usage,
+};
+
+use crate::cancel::Cancelled;
+
+/// A future in a box, for traits that adapters implement.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One served endpoint.
+pub trait Provider: Send + Sync + 'static {
+    /// Names the dialect; the type name of the registry.
+    fn adapter(&self) -> AdapterType;
+
+    /// Says what the provider can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Prepares the instance. Needs no reachable server.
+    ///
+    /// # Errors
+    /// Fails only when the instance can never work as configured.
+    fn start(&self) -> BoxFuture<'_, Result<(), StartError>>;
+
+    /// Releases what [`start`](Self::start) took: idle connections, background work.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+
+    /// Asks the server what it serves, over a connection of its own, outside the gate.
+    ///
+    /// # Errors
+    /// Fails when the server does not answer or answers something else than a list.
+    fn discover(&self) -> BoxFuture<'_, Result<Discovery, DiscoverError>>;
+
+    /// Executes a normalized run. `input` is the OpenAI object of the request's kind.
+    fn run<'a>(
+        &'a self,
+        request: RunRequest,
+        input: Bytes,
+        outlet: &'a mut dyn Outlet<Event>,
+        cancelled: &'a mut Cancelled,
+    ) -> BoxFuture<'a, Result<Completion, CallError>>;
+
+    /// Returns the tunnel, where the adapter has one.
+    fn tunnel(&self) -> Option<&dyn Tunnel> {
+        None
+    }
+
+    /// Returns the health probe, where the adapter has one.
+    fn probe(&self) -> Option<&dyn Probe> {
+        None
+    }
+
+    /// Returns the closed commands, where the adapter has any.
+    fn commands(&self) -> Option<&dyn Commands> {
+        None
+    }
+}
+
+/// Raw HTTP to the provider.
+pub trait Tunnel: Send + Sync {
+    /// Sends one HTTP request and relays its response: a head, bodies, perhaps trailers.
+    ///
+    /// Returning `Ok` means that the response ended cleanly.
+    fn tunnel<'a>(
+        &'a self,
+        request: TunnelRequest,
+        body: Body,
+        outlet: &'a mut dyn Outlet<TunnelFrame>,
+        cancelled: &'a mut Cancelled,
+    ) -> BoxFuture<'a, Result<(), CallError>>;
+}
+
+/// An independent look at the health of one exact target: own connection, outside the gate, bounded
+/// by its caller, never with a leased credential.
+pub trait Probe: Send + Sync {
+    /// Looks once.
+    fn probe(&self, target: Target) -> BoxFuture<'_, ProbeOutcome>;
+}
+
+/// What a probe saw. The watchdog's three pairs of evidence are made from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// The engine is healthy and has the target.
+    Available,
+    /// The engine is down or no longer has the target.
+    Unavailable,
+    /// Nothing can be concluded.
+    Unknown,
+}
+
+/// Commands that an adapter answers; never inference.
+pub trait Commands: Send + Sync {
+    /// Calls one operation of the adapter's closed list.
+    ///
+    /// # Errors
+    /// Fails without opening a socket when the operation is not on the list.
+    fn command(
+        &self,
+        operation: iop_types::Operation,
+        body: Bytes,
+    ) -> BoxFuture<'_, Result<Bytes, Failure>>;
+}
+
+/// Where the output of a call goes; pending while the client does not keep up.
+pub trait Outlet<T>: Send {
+    /// Ready when the next item can be put.
+    ///
+    /// # Errors
+    /// The outlet is fenced: nothing will leave any more.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fenced>>;
+
+    /// Puts one item.
+    ///
+    /// # Errors
+    /// The outlet is fenced: the item was dropped.
+    fn put(&mut self, item: T) -> Result<(), Fenced>;
+}
+
+impl<T> dyn Outlet<T> + '_ {
+    /// Waits until there is room, then puts the item. Cancel safe: dropped early, nothing was put.
+    ///
+    /// # Errors
+    /// The outlet is fenced: the item was dropped.
+    pub async fn emit(&mut self, item: T) -> Result<(), Fenced> {
+        std::future::poll_fn(|cx| self.poll_ready(cx)).await?;
+        self.put(item)
+    }
+}
+
+/// Nothing leaves this call any more: it was cancelled or its link ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the call's output is fenced")]
+pub struct Fenced;
+
+/// The body of a tunnel request.
+pub enum Body {
+    /// It arrived whole.
+    Full(Bytes),
+    /// It is still arriving.
+    Stream(Box<dyn BodySource>),
+}
+
+/// A request body that is still arriving.
+pub trait BodySource: Send + 'static {
+    /// Yields the next part, `None` after the last.
+    ///
+    /// # Errors
+    /// The body will never be complete.
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyLost>>>;
+}
+
+/// The link ended or the request was cancelled before its body was complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the request body ended before it was complete")]
+pub struct BodyLost;
+
+/// How a run completed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Completion {
+    /// Why each choice ended; empty for embeddings and scores.
+    pub finish: Vec<Finish>,
+    /// The provider's last figures.
+    pub usage: Option<Usage>,
+}
+
+/// How a call returned other than by completing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// It failed.
+    #[error("{0}")]
+    Failed(Failure),
+    /// It was cancelled and the provider's end was seen.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<Fenced> for CallError {
+    fn from(_: Fenced) -> Self {
+        Self::Cancelled
+    }
+}
+
+/// What a server serves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discovery {
+    /// Targets, in the server's order.
+    pub targets: Vec<Target>,
+    /// Targets held in memory, where the server tells.
+    pub loaded: Vec<Target>,
+    /// Requests waiting inside the server, where it tells.
+    pub queued: Option<u32>,
+}
+
+/// An instance that can never work as configured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(pub String);
+
+/// A server that did not say what it serves.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoverError {
+    /// Nothing answers there (yet).
+    #[error("{0}")]
+    Unreachable(String),
+    /// Something answers, but not with a list of models.
+    #[error("{0}")]
+    Unusable(String),
+}

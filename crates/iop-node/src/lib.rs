@@ -1,0 +1,1 @@
+//! The Node host: executes runs and tunnels for its Edge.

@@ -1,0 +1,1 @@
+//! Run history in SQLite, batched off the hot path.

@@ -1,0 +1,1 @@
+//! Manual clock, simulated link and scripted provider for tests.

@@ -1,0 +1,34 @@
+//! The words of IOP as passive data.
+//!
+//! Every other crate stands on this one. Nothing here decides, parses a foreign format, touches a
+//! socket or reads a clock: a type earns its place by being named in `docs/glossary.md` and by being
+//! needed on more than one floor. Values that can be wrong are checked once, where they are made
+//! ([`SessionId::new`], [`StallTimeout::from_wire`]), so that holding one is proof enough.
+//!
+//! Read next: [`id`] for what identifies work, [`event`] and [`tunnel`] for what a provider call
+//! yields, [`code`] for the one table of errors, [`terminal`] for how a run ends.
+
+pub mod close_reason;
+pub mod code;
+pub mod event;
+pub mod id;
+pub mod provider;
+pub mod request;
+pub mod stall_timeout;
+pub mod terminal;
+pub mod tunnel;
+pub mod usage;
+
+pub use close_reason::CloseReason;
+pub use code::ErrorCode;
+pub use event::{Event, EventKind, Finish, Part};
+pub use id::{
+    Attempt, ConfigRevision, EdgeBootId, Generation, InstanceId, NodeId, ProviderKey,
+    ProviderRevision, RequestId, RouteName, RunId, SessionId, Target, TunnelId,
+};
+pub use provider::{AdapterType, Capabilities, Operation, ProviderState, ProviderStatus};
+pub use request::{RequestHead, RunKind, RunRequest, TunnelRequest, WorkKey};
+pub use stall_timeout::StallTimeout;
+pub use terminal::{Failure, Refusal, Terminal};
+pub use tunnel::{Header, ResponseHead, TunnelFrame};
+pub use usage::{Usage, UsageSource};

@@ -1,0 +1,118 @@
+//! How a run or tunnel ends.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::ErrorCode;
+use crate::stall_timeout::StallTimeoutError;
+
+/// The one outcome that ends a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Terminal {
+    /// The response reached its end.
+    Completed,
+    /// Somebody who may do so cancelled it.
+    Cancelled,
+    /// It ended otherwise.
+    Failed(Failure),
+}
+
+/// Why a run failed, in words for the client and the operator.
+///
+/// The message never holds a secret, a header or a URL.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which kind of failure.
+    pub code: ErrorCode,
+    /// What was attempted and what went wrong, one line.
+    pub message: String,
+    /// The provider's own HTTP status, where it answered with one.
+    pub provider_status: Option<u16>,
+    /// Seconds after which the provider asked to be called again.
+    pub retry_after_s: Option<u32>,
+}
+
+impl Failure {
+    /// Makes a failure without a provider status.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), provider_status: None, retry_after_s: None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+/// Why a Node did not start a run or tunnel: no provider was called, no permit is held.
+///
+/// Declared in the order in which a Node checks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The stall field is out of range.
+    #[error(transparent)]
+    StallTimeout(#[from] StallTimeoutError),
+    /// A field of the request is missing or malformed.
+    #[error("field `{field}` of the request is {problem}")]
+    Malformed {
+        /// Name of the wire field.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The same run and attempt is already at work.
+    #[error("run and attempt are already at work on this node")]
+    Duplicate,
+    /// No current or draining snapshot has the request's provider revision.
+    #[error("provider revision {revision} is not served by this node")]
+    StaleConfig {
+        /// The revision that was asked for.
+        revision: u64,
+    },
+    /// Nothing is registered under the name.
+    #[error("no provider `{provider}` on this node")]
+    UnknownProvider {
+        /// The name that was asked for.
+        provider: String,
+    },
+    /// A type name that more than one instance has.
+    #[error("`{type_name}` is the type of several providers: name one of {choices:?}")]
+    AmbiguousProvider {
+        /// The type name.
+        type_name: String,
+        /// Instance keys that have it.
+        choices: Vec<String>,
+    },
+    /// The provider's adapter cannot do this.
+    #[error("provider does not offer {what}")]
+    Unsupported {
+        /// The form, operation or path that was asked for.
+        what: String,
+    },
+    /// Every permit of the provider is in use.
+    #[error("provider is full at {capacity} calls")]
+    CapacityExceeded {
+        /// The provider's capacity.
+        capacity: u32,
+    },
+    /// The Node drains and takes nothing new.
+    #[error("node is draining")]
+    Draining,
+}
+
+impl Refusal {
+    /// Says whether the Edge puts the request back to its old place in the queue.
+    pub const fn is_requeued(&self) -> bool {
+        match self {
+            Self::StaleConfig { .. } | Self::CapacityExceeded { .. } | Self::Draining => true,
+            Self::StallTimeout(_)
+            | Self::Malformed { .. }
+            | Self::Duplicate
+            | Self::UnknownProvider { .. }
+            | Self::AmbiguousProvider { .. }
+            | Self::Unsupported { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What a run consumed.
+
+use serde::{Deserialize, Serialize};
+
+/// Token counts as last reported: running totals replace each other, they are never summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub input_tokens: u64,
+    /// Tokens generated.
+    pub output_tokens: u64,
+}
+
+/// Where usage figures come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageSource {
+    /// The provider's own figures.
+    Provider,
+    /// Counted from what was relayed, because the provider reported nothing.
+    Estimated,
+}
