@@ -14,6 +14,7 @@ pub mod event;
 pub mod id;
 pub mod provider;
 pub mod request;
+pub mod route;
 pub mod stall_timeout;
 pub mod terminal;
 pub mod tunnel;
@@ -27,8 +28,9 @@ pub use id::{
     ProviderRevision, RequestId, RouteName, RunId, SessionId, Target, TunnelId,
 };
 pub use provider::{AdapterType, Capabilities, Operation, ProviderState, ProviderStatus};
-pub use request::{RequestHead, RunKind, RunRequest, TunnelRequest, WorkKey};
+pub use request::{Form, RequestHead, RunKind, RunRequest, TunnelRequest, WorkKey};
+pub use route::{Policy, Recovery};
 pub use stall_timeout::StallTimeout;
-pub use terminal::{Failure, Refusal, Terminal};
+pub use terminal::{Failure, Refusal, Requeue, Terminal};
 pub use tunnel::{Header, ResponseHead, TunnelFrame};
-pub use usage::{Usage, UsageSource};
+pub use usage::{Usage, UsageMode, UsageSource};

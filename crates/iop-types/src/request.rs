@@ -22,6 +22,26 @@ pub enum RunKind {
     Rerank,
 }
 
+/// How a request travels to its provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// Normalized: translated at both ends.
+    Run,
+    /// Raw HTTP relay.
+    Tunnel,
+}
+
+impl Form {
+    /// Returns the name used in history.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Tunnel => "tunnel",
+        }
+    }
+}
+
 /// Identifies one dispatch; the Node keys its work by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkKey {

@@ -102,17 +102,59 @@ pub enum Refusal {
     Draining,
 }
 
-impl Refusal {
-    /// Says whether the Edge puts the request back to its old place in the queue.
-    pub const fn is_requeued(&self) -> bool {
+/// Why a request goes back to its old place in the queue instead of ending: no provider saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Requeue {
+    /// The Node's gate was full.
+    CapacityExceeded,
+    /// The Node does not serve the revision that was decided on.
+    StaleConfig,
+    /// The Node drains.
+    Draining,
+    /// The generation ended before anything was sent.
+    Fenced,
+    /// The link carries as many streams as it may.
+    LinkFull,
+}
+
+impl Requeue {
+    /// Returns the stable text for history and logs.
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Self::StaleConfig { .. } | Self::CapacityExceeded { .. } | Self::Draining => true,
+            Self::CapacityExceeded => "capacity_exceeded",
+            Self::StaleConfig => "stale_config",
+            Self::Draining => "draining",
+            Self::Fenced => "fenced",
+            Self::LinkFull => "link_full",
+        }
+    }
+}
+
+impl fmt::Display for Requeue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Refusal {
+    /// Says why the Edge puts the request back to its old place, `None` where it ends instead.
+    pub const fn requeue(&self) -> Option<Requeue> {
+        match self {
+            Self::StaleConfig { .. } => Some(Requeue::StaleConfig),
+            Self::CapacityExceeded { .. } => Some(Requeue::CapacityExceeded),
+            Self::Draining => Some(Requeue::Draining),
             Self::StallTimeout(_)
             | Self::Malformed { .. }
             | Self::Duplicate
             | Self::UnknownProvider { .. }
             | Self::AmbiguousProvider { .. }
-            | Self::Unsupported { .. } => false,
+            | Self::Unsupported { .. } => None,
         }
+    }
+
+    /// Says whether the Edge puts the request back to its old place in the queue.
+    pub const fn is_requeued(&self) -> bool {
+        self.requeue().is_some()
     }
 }

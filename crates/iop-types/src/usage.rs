@@ -20,3 +20,14 @@ pub enum UsageSource {
     /// Counted from what was relayed, because the provider reported nothing.
     Estimated,
 }
+
+/// How far the Edge goes to learn what a stream consumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageMode {
+    /// Adds `include_usage` to streams and removes the one chunk that the client did not ask for.
+    #[default]
+    Exact,
+    /// Touches nothing and takes what passes by.
+    Observed,
+}
