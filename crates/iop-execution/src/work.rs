@@ -1,0 +1,159 @@
+//! What this Node is working on, and how to stop it.
+//!
+//! Work is keyed by run and attempt. An entry goes exactly when its call returned: the host keeps
+//! the [`Entry`] beside the call's future and drops both together, however the call ended. Every
+//! way of cancelling (by key, by run, by link, at shutdown) goes through this table and takes the
+//! same path from here; cancelling asks, it never removes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use iop_types::{Attempt, Generation, Refusal, RunId, WorkKey};
+
+use crate::cancel::{Cancelled, Canceller, cancellation};
+
+/// The table of calls. Clones are handles of the same table.
+#[derive(Clone, Default)]
+pub struct Work(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    calls: BTreeMap<WorkKey, Call>,
+    draining: bool,
+    waiting_for_idle: Option<Waker>,
+}
+
+struct Call {
+    generation: Generation,
+    canceller: Canceller,
+}
+
+impl Work {
+    /// Makes an empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Enters a call that arrived on the link of `generation`.
+    ///
+    /// # Errors
+    /// Refuses a run and attempt that is already at work, whichever link brought it, and everything
+    /// once the Node drains.
+    pub fn enter(
+        &self,
+        key: WorkKey,
+        generation: Generation,
+    ) -> Result<(Entry, Cancelled), Refusal> {
+        let mut table = self.lock();
+        if table.calls.contains_key(&key) {
+            return Err(Refusal::Duplicate);
+        }
+        if table.draining {
+            return Err(Refusal::Draining);
+        }
+        let (canceller, cancelled) = cancellation();
+        table.calls.insert(key, Call { generation, canceller: canceller.clone() });
+        drop(table);
+        Ok((Entry { work: self.clone(), key, canceller }, cancelled))
+    }
+
+    /// Asks one attempt to wind up; says whether it was at work.
+    pub fn cancel(&self, key: WorkKey) -> bool {
+        self.cancel_where(|table| table.calls.get(&key).into_iter().collect()) > 0
+    }
+
+    /// Asks every attempt of a run to wind up; returns how many were at work.
+    pub fn cancel_run(&self, run_id: RunId) -> usize {
+        let first = WorkKey { run_id, attempt: Attempt(0) };
+        let last = WorkKey { run_id, attempt: Attempt(u32::MAX) };
+        self.cancel_where(|table| table.calls.range(first..=last).map(|(_, call)| call).collect())
+    }
+
+    /// Asks everything that came on one link to wind up; returns how much that was.
+    pub fn cancel_generation(&self, generation: Generation) -> usize {
+        self.cancel_where(|table| {
+            table.calls.values().filter(|call| call.generation == generation).collect()
+        })
+    }
+
+    /// Asks everything to wind up; returns how much that was.
+    pub fn cancel_all(&self) -> usize {
+        self.cancel_where(|table| table.calls.values().collect())
+    }
+
+    /// Takes nothing new from now on. What is at work goes on.
+    pub fn drain(&self) {
+        self.lock().draining = true;
+    }
+
+    /// Waits until nothing is at work. Cancel safe; one task waits at a time.
+    pub async fn idle(&self) {
+        std::future::poll_fn(|cx| self.poll_idle(cx)).await;
+    }
+
+    /// Returns how many calls are at work.
+    pub fn len(&self) -> usize {
+        self.lock().calls.len()
+    }
+
+    /// Says whether nothing is at work.
+    pub fn is_empty(&self) -> bool {
+        self.lock().calls.is_empty()
+    }
+
+    fn poll_idle(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut table = self.lock();
+        if table.calls.is_empty() {
+            return Poll::Ready(());
+        }
+        table.waiting_for_idle = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Cancels outside the lock: waking may run code of the host.
+    fn cancel_where(&self, pick: impl FnOnce(&Table) -> Vec<&Call>) -> usize {
+        let cancellers: Vec<_> =
+            pick(&self.lock()).into_iter().map(|call| call.canceller.clone()).collect();
+        for canceller in &cancellers {
+            canceller.cancel();
+        }
+        cancellers.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().expect("no code panics while it holds the table of work")
+    }
+}
+
+/// One call's place in the table; dropping it says that the call returned.
+#[must_use = "dropping the entry says that the call returned"]
+pub struct Entry {
+    work: Work,
+    key: WorkKey,
+    canceller: Canceller,
+}
+
+impl Entry {
+    /// Returns the run and attempt.
+    pub const fn key(&self) -> WorkKey {
+        self.key
+    }
+
+    /// Returns the signal that asks this call to wind up.
+    pub const fn canceller(&self) -> &Canceller {
+        &self.canceller
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut table = self.work.lock();
+        table.calls.remove(&self.key);
+        let waker = if table.calls.is_empty() { table.waiting_for_idle.take() } else { None };
+        drop(table);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
