@@ -213,3 +213,153 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use bytes::Bytes;
+    use iop_types::EventKind;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Collects what leaves; has room while `full` is unset.
+    #[derive(Default, Clone)]
+    struct Sent {
+        items: Arc<Mutex<Vec<TunnelFrame>>>,
+        full: Arc<AtomicBool>,
+    }
+
+    impl Outlet<TunnelFrame> for Sent {
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Fenced>> {
+            if self.full.load(Ordering::SeqCst) { Poll::Pending } else { Poll::Ready(Ok(())) }
+        }
+
+        fn put(&mut self, item: TunnelFrame) -> Result<(), Fenced> {
+            self.items.lock().unwrap().push(item);
+            Ok(())
+        }
+    }
+
+    impl Terminus<TunnelFrame> for Sent {
+        fn finish(mut self, terminal: TunnelFrame) -> Result<(), Fenced> {
+            self.put(terminal)
+        }
+    }
+
+    fn body(text: &'static str, progress: bool) -> TunnelFrame {
+        TunnelFrame::Body { data: Bytes::from_static(text.as_bytes()), progress }
+    }
+
+    fn emission(sent: &Sent) -> Emission<Sent, impl Fn() -> Instant + Send> {
+        Emission::new(sent.clone(), Instant::now)
+    }
+
+    #[test]
+    fn what_was_put_before_the_fence_leaves_and_nothing_after() {
+        let sent = Sent::default();
+        let mut emission = emission(&sent);
+        emission.put(body("a", true)).unwrap();
+        emission.fence().close();
+        assert_eq!(emission.put(body("b", true)), Err(Fenced));
+        let ready = emission.poll_ready(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(ready, Poll::Ready(Err(Fenced)));
+        assert_eq!(*sent.items.lock().unwrap(), [body("a", true)]);
+    }
+
+    #[test]
+    fn the_terminal_follows_all_output_and_a_second_claim_fails() {
+        let sent = Sent::default();
+        let mut emission = emission(&sent);
+        emission.put(body("a", true)).unwrap();
+        let claim = emission.fence().claim().unwrap();
+        assert!(emission.fence().claim().is_none());
+        assert_eq!(emission.put(body("late", true)), Err(Fenced));
+        emission.finish(claim, TunnelFrame::End).unwrap();
+        assert_eq!(*sent.items.lock().unwrap(), [body("a", true), TunnelFrame::End]);
+    }
+
+    #[test]
+    fn a_claim_of_another_emission_ends_nothing() {
+        let (sent, other) = (Sent::default(), Sent::default());
+        let foreign = emission(&other).fence().claim().unwrap();
+        assert_eq!(emission(&sent).finish(foreign, TunnelFrame::End), Err(Fenced));
+        assert!(sent.items.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn only_progress_moves_the_timestamps() {
+        let start = Instant::now();
+        let elapsed = Arc::new(AtomicU64::new(0));
+        let hand = Arc::clone(&elapsed);
+        let clock = move || start + Duration::from_millis(hand.load(Ordering::SeqCst));
+        let mut emission = Emission::new(Sent::default(), clock);
+        let fence = emission.fence();
+        let mut put_at = |ms, frame| {
+            elapsed.store(ms, Ordering::SeqCst);
+            emission.put(frame).unwrap();
+        };
+        put_at(10, body(": ping", false));
+        assert_eq!(fence.first_progress(), None);
+        put_at(20, body("x", true));
+        put_at(30, body("y", true));
+        put_at(40, TunnelFrame::Trailers(Vec::new()));
+        assert_eq!(fence.first_progress(), Some(start + Duration::from_millis(20)));
+        assert_eq!(fence.last_progress(), Some(start + Duration::from_millis(30)));
+    }
+
+    #[test]
+    fn a_terminal_event_is_no_progress_whatever_usage_it_carries() {
+        let usage = Some(iop_types::Usage::default());
+        let complete = Event { kind: EventKind::Complete { finish: Vec::new() }, usage };
+        assert!(!Output::is_progress(&complete));
+        assert!(Output::is_progress(&Event { kind: EventKind::Start, usage }));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_for_room_learns_that_the_fence_closed() {
+        let sent = Sent::default();
+        sent.full.store(true, Ordering::SeqCst);
+        let mut emission = emission(&sent);
+        let fence = emission.fence();
+        let outlet: &mut dyn Outlet<TunnelFrame> = &mut emission;
+        let emit = outlet.emit(body("a", true));
+        let close = async {
+            tokio::task::yield_now().await;
+            fence.close();
+        };
+        let (emitted, ()) = futures_util::future::join(emit, close).await;
+        assert_eq!(emitted, Err(Fenced));
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_one_terminal_wins_and_is_the_last_thing_to_leave(
+            claimers in 1_usize..6,
+            puts in 0_usize..50,
+        ) {
+            let sent = Sent::default();
+            let mut emission = emission(&sent);
+            let fences: Vec<_> = (0..claimers).map(|_| emission.fence()).collect();
+            let claims = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    fences.iter().map(|fence| scope.spawn(|| fence.claim())).collect();
+                for _ in 0..puts {
+                    let _ = emission.put(body("x", true));
+                }
+                let claims: Vec<_> =
+                    threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect();
+                prop_assert_eq!(emission.put(body("late", true)), Err(Fenced));
+                Ok(claims)
+            })?;
+            prop_assert_eq!(claims.len(), 1);
+            let claim = claims.into_iter().next().expect("one was counted");
+            emission.finish(claim, TunnelFrame::End).unwrap();
+            let items = sent.items.lock().unwrap();
+            let terminals = items.iter().filter(|item| item.is_terminal()).count();
+            prop_assert_eq!(terminals, 1);
+            prop_assert_eq!(items.last(), Some(&TunnelFrame::End));
+        }
+    }
+}

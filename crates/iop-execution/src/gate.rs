@@ -258,7 +258,7 @@ mod tests {
                             held.extend(permit);
                         }
                         Step::Release(at) if !held.is_empty() => {
-                            held.swap_remove(at % held.len());
+                            drop(held.swap_remove(at % held.len()));
                         }
                         Step::Abandon(at) if !held.is_empty() => {
                             held.swap_remove(at % held.len()).into_zombie(now);

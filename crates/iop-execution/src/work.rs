@@ -157,3 +157,90 @@ impl Drop for Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(run: u8, attempt: u32) -> WorkKey {
+        let run_id = RunId::from_slice(&[run; 16]).unwrap();
+        WorkKey { run_id, attempt: Attempt(attempt) }
+    }
+
+    fn is_idle(work: &Work) -> bool {
+        work.poll_idle(&Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn the_same_run_and_attempt_is_refused_until_its_call_returned() {
+        let work = Work::new();
+        let (entry, _cancelled) = work.enter(key(1, 1), Generation(1)).unwrap();
+        // Another link changes nothing: the provider is still busy with this attempt.
+        assert_eq!(work.enter(key(1, 1), Generation(2)).err(), Some(Refusal::Duplicate));
+        assert!(work.enter(key(1, 2), Generation(1)).is_ok());
+        drop(entry);
+        assert!(work.enter(key(1, 1), Generation(1)).is_ok());
+    }
+
+    #[test]
+    fn cancelling_asks_and_the_entry_stays_until_the_call_returned() {
+        let work = Work::new();
+        let (entry, cancelled) = work.enter(key(1, 1), Generation(1)).unwrap();
+        assert!(work.cancel(key(1, 1)));
+        assert!(cancelled.is_cancelled());
+        assert_eq!(work.len(), 1);
+        drop(entry);
+        assert!(work.is_empty());
+        assert!(!work.cancel(key(1, 1)));
+    }
+
+    #[test]
+    fn cancelling_a_run_reaches_all_its_attempts_and_no_other_run() {
+        let work = Work::new();
+        let calls: Vec<_> = [key(1, 1), key(1, u32::MAX), key(2, 1), key(0, 3)]
+            .map(|key| work.enter(key, Generation(1)).unwrap())
+            .into();
+        assert_eq!(work.cancel_run(key(1, 1).run_id), 2);
+        let cancelled: Vec<_> = calls.iter().map(|(_, signal)| signal.is_cancelled()).collect();
+        assert_eq!(cancelled, [true, true, false, false]);
+    }
+
+    #[test]
+    fn the_end_of_a_link_cancels_its_own_work_only() {
+        let work = Work::new();
+        let (_old_entry, old) = work.enter(key(1, 1), Generation(4)).unwrap();
+        let (_new_entry, new) = work.enter(key(2, 1), Generation(5)).unwrap();
+        assert_eq!(work.cancel_generation(Generation(4)), 1);
+        assert!(old.is_cancelled() && !new.is_cancelled());
+        assert_eq!(work.cancel_all(), 2);
+        assert!(new.is_cancelled());
+    }
+
+    #[test]
+    fn a_drained_table_takes_nothing_new_and_is_idle_after_its_last_call() {
+        let work = Work::new();
+        let (entry, cancelled) = work.enter(key(1, 1), Generation(1)).unwrap();
+        work.drain();
+        assert_eq!(work.enter(key(2, 1), Generation(1)).err(), Some(Refusal::Draining));
+        assert_eq!(work.enter(key(1, 1), Generation(1)).err(), Some(Refusal::Duplicate));
+        assert!(!cancelled.is_cancelled());
+        assert!(!is_idle(&work));
+        drop(entry);
+        assert!(is_idle(&work));
+    }
+
+    #[tokio::test]
+    async fn the_one_who_waits_for_idle_is_woken_by_the_last_return() {
+        let work = Work::new();
+        let entries: Vec<_> =
+            (0..3).map(|run| work.enter(key(run, 1), Generation(1)).unwrap()).collect();
+        let returning = async {
+            for entry in entries {
+                drop(entry);
+                tokio::task::yield_now().await;
+            }
+        };
+        futures_util::future::join(work.idle(), returning).await;
+        assert!(work.is_empty());
+    }
+}
