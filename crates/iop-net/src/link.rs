@@ -95,6 +95,12 @@ pub enum OpenError {
         /// The limit.
         limit: u32,
     },
+    /// The head does not fit a frame.
+    #[error("the request head of {bytes} bytes is larger than a control frame")]
+    HeadTooLarge {
+        /// Its encoded length.
+        bytes: usize,
+    },
 }
 
 /// The Edge's end of one run or tunnel.
@@ -131,9 +137,17 @@ pub enum StreamError {
     /// The stream's messages were out of order; the Node was told to cancel.
     #[error("the node broke the order of the stream")]
     Protocol,
-    /// It was cancelled before anything was sent.
-    #[error("cancelled before it was sent")]
+    /// Nothing of it was sent: it was cancelled in time, or the link ended first. It is safe to send
+    /// the request elsewhere.
+    #[error("ended before it was sent")]
     Unsent,
+    /// The answer does not fit a frame (a response head beyond 64 KiB). It was not queued; the
+    /// stream goes on.
+    #[error("the answer of {bytes} bytes is larger than a data frame")]
+    TooLarge {
+        /// Its encoded length without the payload.
+        bytes: usize,
+    },
 }
 
 /// Counters of a link.
