@@ -1,0 +1,85 @@
+//! One provider's entry.
+
+use std::collections::BTreeSet;
+
+use iop_types::AdapterType;
+
+use crate::headers;
+use crate::path::Path;
+use crate::provider::{ALL, KeepAlive, Provider};
+use crate::read::Findings;
+
+use super::{free_name, name};
+
+pub(super) fn check(provider: &Provider, at: &Path, findings: &mut Findings) {
+    endpoint(provider, at, findings);
+    targets(provider, at, findings);
+    only_for_some(provider, at, findings);
+    if provider.first_response_timeout.is_some_and(|timeout| timeout.is_zero()) {
+        findings.add(
+            at.key("first_response_timeout"),
+            "must be more than 0: write a duration, or remove the key for no bound",
+        );
+    }
+    if matches!(&provider.keep_alive, Some(KeepAlive::Text(text)) if text.trim().is_empty()) {
+        findings.add(at.key("keep_alive"), "is empty: write a duration like 5m, or remove the key");
+    }
+    if let Some(key) = &provider.api_key {
+        name(&key.node_secret, "secret", at.key("api_key").key("node_secret"), findings);
+    }
+    for (name, value) in &provider.headers {
+        if let Some(objection) = headers::objection(name, value) {
+            findings.add(at.key("headers").key(name), objection);
+        }
+    }
+}
+
+fn endpoint(provider: &Provider, at: &Path, findings: &mut Findings) {
+    match (provider.adapter, &provider.endpoint) {
+        (AdapterType::Mock, None) => {}
+        (AdapterType::Mock, Some(_)) => {
+            findings.add(at.key("endpoint"), "`mock` has no server: remove the endpoint");
+        }
+        (adapter, None) => findings.add(
+            at.key("endpoint"),
+            format!("is missing: `{adapter}` needs the server's base URL, like http://127.0.0.1:8000"),
+        ),
+        (_, Some(_)) => {}
+    }
+}
+
+fn targets(provider: &Provider, at: &Path, findings: &mut Findings) {
+    let at = at.key("targets");
+    if provider.targets.is_empty() {
+        findings.add(at, "is empty: write names, or [\"*\"] for all that the server lists");
+        return;
+    }
+    if provider.serves_all() && provider.targets.len() > 1 {
+        findings.add(at.clone(), format!("`{ALL}` is everything: write it alone, or only names"));
+    }
+    let mut seen = BTreeSet::new();
+    for (index, target) in provider.targets.iter().enumerate() {
+        free_name(target.as_str(), at.index(index), findings);
+        if !seen.insert(target) {
+            findings.add(at.index(index), format!("`{target}` is listed twice: keep one"));
+        }
+    }
+}
+
+/// Keys that only one adapter understands are refused elsewhere: nothing is accepted without effect.
+fn only_for_some(provider: &Provider, at: &Path, findings: &mut Findings) {
+    let for_ollama = provider.adapter == AdapterType::Ollama;
+    let for_mock = provider.adapter == AdapterType::Mock;
+    for (key, is_set, is_known, adapters) in [
+        ("context_size", provider.context_size > 0, for_ollama, "`ollama`"),
+        ("keep_alive", provider.keep_alive.is_some(), for_ollama, "`ollama`"),
+        ("script", provider.script.is_some(), for_mock, "`mock`"),
+        ("api_key", provider.api_key.is_some(), !for_mock, "adapters with a server"),
+        ("headers", !provider.headers.is_empty(), !for_mock, "adapters with a server"),
+    ] {
+        if is_set && !is_known {
+            let adapter = provider.adapter;
+            findings.add(at.key(key), format!("has no meaning for `{adapter}`, only for {adapters}"));
+        }
+    }
+}

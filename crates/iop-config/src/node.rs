@@ -1,0 +1,169 @@
+//! The Node's own file: who it is, whom it dials, and what its Edge cannot decide.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use iop_types::NodeId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::ConfigError;
+use crate::{check, defaults, read, schema};
+
+/// Configuration of one Node. Its providers come from its Edge.
+///
+/// Made by [`parse`](Self::parse), or by [`new`](Self::new) and passed through
+/// [`checked`](Self::checked).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "IOP Node configuration")]
+pub struct NodeConfig {
+    /// Version of the file format. Only 1 exists.
+    #[schemars(schema_with = "schema::version")]
+    pub version: u32,
+    /// Name of this Node in its Edge's file.
+    #[schemars(with = "String")]
+    pub node: NodeId,
+    /// Where the Edge listens for Nodes.
+    #[serde(default = "default_edge")]
+    #[schemars(schema_with = "schema::address")]
+    pub edge: SocketAddr,
+    /// Directory of history and other state. `~` is the home directory; absent means the usual
+    /// place of the operating system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<String>,
+    /// Addresses, networks and host names that providers may be reached at. The Edge cannot widen
+    /// it. Absent allows only this machine.
+    #[serde(default = "default_egress")]
+    #[schemars(with = "Vec<String>")]
+    pub egress: Vec<EgressRule>,
+    /// Secrets that providers' `api_key: { node_secret: NAME }` name, and where each is kept.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, SecretSource>,
+}
+
+impl NodeConfig {
+    /// Makes the configuration of a Node that leaves everything else at its default.
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            version: 1,
+            node,
+            edge: default_edge(),
+            data_dir: None,
+            egress: default_egress(),
+            secrets: BTreeMap::new(),
+        }
+    }
+
+    /// Reads a Node's file. `file_name` is only for messages.
+    ///
+    /// # Errors
+    /// Fails with every mistake that was found, each with its place.
+    pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
+        read::file(text, file_name, check::node)
+    }
+
+    /// Checks a value that was made or changed in code; `origin` names it in messages.
+    ///
+    /// # Errors
+    /// Fails with every mistake that was found.
+    pub fn checked(self, origin: &str) -> Result<Self, ConfigError> {
+        read::value(self, origin, check::node)
+    }
+
+    /// Returns the whole configuration as it takes effect; secrets are named, never held.
+    pub fn effective(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("keys are strings and there are no numbers")
+    }
+}
+
+/// Where a secret is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SecretSource {
+    /// Name of an environment variable of the Node's process.
+    Env(String),
+    /// Path of a file; white space at its end is not part of the secret.
+    File(String),
+}
+
+/// Where a Node's adapters may connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EgressRule {
+    /// An address or a network.
+    Net(IpNet),
+    /// A host name, in lower case and without a dot at its end; whatever address it has.
+    Host(String),
+}
+
+impl FromStr for EgressRule {
+    type Err = EgressRuleError;
+
+    fn from_str(text: &str) -> Result<Self, EgressRuleError> {
+        if let Ok(net) = text.parse::<IpNet>() {
+            return Ok(Self::Net(net.trunc()));
+        }
+        if let Ok(address) = text.parse::<std::net::IpAddr>() {
+            return Ok(Self::Net(address.into()));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.len() <= 63
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        };
+        // A name whose last label is a number would be read as an address by some resolvers.
+        let ends_in_number =
+            name.rsplit('.').next().is_some_and(|l| l.bytes().all(|b| b.is_ascii_digit()));
+        if name.len() <= 253 && name.split('.').all(is_label) && !ends_in_number {
+            Ok(Self::Host(name))
+        } else {
+            Err(EgressRuleError { text: text.to_owned() })
+        }
+    }
+}
+
+impl fmt::Display for EgressRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) => net.fmt(f),
+            Self::Host(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Serialize for EgressRule {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for EgressRule {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Text that is no egress rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no address, network or host name: write one like 127.0.0.0/8, \"::1/128\" or openrouter.ai, without scheme or port"
+)]
+pub struct EgressRuleError {
+    text: String,
+}
+
+const fn default_edge() -> SocketAddr {
+    defaults::LISTEN_NODES
+}
+
+/// Returns what a Node may reach unless its file says otherwise: its own machine.
+fn default_egress() -> Vec<EgressRule> {
+    ["127.0.0.0/8", "::1/128"]
+        .into_iter()
+        .map(|rule| rule.parse().expect("both are networks"))
+        .collect()
+}

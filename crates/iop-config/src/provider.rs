@@ -1,0 +1,181 @@
+//! One provider's entry.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use iop_types::{AdapterType, StallTimeout, Target};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::endpoint::Endpoint;
+use crate::{duration, schema};
+
+/// One served endpoint on a Node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Provider {
+    /// Dialect of the server.
+    #[schemars(schema_with = "schema::adapter")]
+    pub adapter: AdapterType,
+    /// Base URL of the server, as the Node reaches it. Required for all adapters but `mock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub endpoint: Option<Endpoint>,
+    /// What may be executed: `["*"]` for all that the server lists, or a list of names.
+    #[serde(default = "all_targets")]
+    #[schemars(with = "Vec<String>")]
+    pub targets: Vec<Target>,
+    /// Calls at once. Absent means the adapter's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<NonZeroU32>,
+    /// Context length in tokens that is forced on every request; wins over the request. Only for
+    /// `ollama`; 0 or absent leaves the request's.
+    #[serde(default)]
+    pub context_size: u32,
+    /// How long the server keeps a model loaded, in its own words (`5m`, `-1`); wins over the
+    /// request. Only for `ollama`; absent leaves the request's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_alive: Option<KeepAlive>,
+    /// How long the provider may be silent before a request ends with `response_stalled`: 1ms … 24h.
+    #[serde(default, with = "stall_timeout")]
+    #[schemars(schema_with = "schema::duration")]
+    pub response_stall_timeout: StallTimeout,
+    /// How long the provider may take to its response head. Absent means no bound of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "duration::optional")]
+    #[schemars(schema_with = "schema::duration")]
+    pub first_response_timeout: Option<Duration>,
+    /// Key that the server asks for, named and never written here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<ApiKey>,
+    /// Further headers for the server. Values that are secrets are refused.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Whether somebody else runs the server and counts every request. Absent: true exactly where
+    /// the endpoint is not on a loopback or private address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosted: Option<bool>,
+    /// How token counts of streams are obtained.
+    #[serde(default)]
+    pub usage: UsageMode,
+    /// What the `mock` adapter answers. Only for `mock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<serde_json::Value>,
+}
+
+impl Provider {
+    /// Makes an entry that leaves everything at its default.
+    pub fn new(adapter: AdapterType, endpoint: Option<Endpoint>) -> Self {
+        Self {
+            adapter,
+            endpoint,
+            targets: all_targets(),
+            max_concurrency: None,
+            context_size: 0,
+            keep_alive: None,
+            response_stall_timeout: StallTimeout::DEFAULT,
+            first_response_timeout: None,
+            api_key: None,
+            headers: BTreeMap::new(),
+            hosted: None,
+            usage: UsageMode::Exact,
+            script: None,
+        }
+    }
+
+    /// Returns how many calls the provider takes at once.
+    pub fn capacity(&self) -> NonZeroU32 {
+        let adapter = self.adapter.default_max_concurrency();
+        self.max_concurrency.or(NonZeroU32::new(adapter)).unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// Says whether somebody else runs the server.
+    pub fn is_hosted(&self) -> bool {
+        let is_public = self.endpoint.as_ref().is_some_and(|endpoint| !endpoint.is_private());
+        self.hosted.unwrap_or(is_public)
+    }
+
+    /// Says whether everything that the server lists is served.
+    pub fn serves_all(&self) -> bool {
+        self.targets.iter().any(|target| target.as_str() == ALL)
+    }
+}
+
+/// Stands for everything that a server lists.
+pub const ALL: &str = "*";
+
+/// A key that is named, not written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiKey {
+    /// Name of a secret in the Node's own file. The secret never crosses the link; where the Node
+    /// has none of that name the provider is `failed`, and never called without.
+    pub node_secret: String,
+}
+
+/// A value of Ollama's `keep_alive`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum KeepAlive {
+    /// Seconds; a negative number keeps the model for ever, 0 unloads it at once.
+    Seconds(i64),
+    /// A duration in Ollama's notation.
+    Text(String),
+}
+
+impl KeepAlive {
+    /// Returns the value as JSON text.
+    pub fn to_json(&self) -> String {
+        match self {
+            Self::Seconds(seconds) => seconds.to_string(),
+            Self::Text(text) => serde_json::Value::from(text.as_str()).to_string(),
+        }
+    }
+}
+
+/// How token counts of streams are obtained.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageMode {
+    /// Streams are asked for their usage; the one chunk that the client did not ask for is removed.
+    #[default]
+    Exact,
+    /// Nothing is added or removed: usage is counted where it is seen.
+    Observed,
+}
+
+impl UsageMode {
+    /// Combines what provider and route say: nothing is touched when one of them forbids it.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Exact, Self::Exact) => Self::Exact,
+            (Self::Observed, _) | (_, Self::Observed) => Self::Observed,
+        }
+    }
+}
+
+fn all_targets() -> Vec<Target> {
+    vec![Target::from(ALL)]
+}
+
+/// Serde form of a stall timeout.
+mod stall_timeout {
+    use iop_types::StallTimeout;
+    use serde::de::{Deserializer, Error};
+    use serde::ser::Serializer;
+
+    use crate::duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &StallTimeout, to: S) -> Result<S::Ok, S::Error> {
+        duration::text::serialize(&value.duration(), to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<StallTimeout, D::Error> {
+        StallTimeout::from_config(duration::text::deserialize(from)?).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,172 @@
+//! Routes: model names and where they lead.
+
+use std::time::Duration;
+
+use iop_types::{NodeId, ProviderKey, Target};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::provider::UsageMode;
+use crate::{defaults, duration, schema};
+
+/// One model name and how its requests are served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// Where requests may go; at least one.
+    pub candidates: Vec<Candidate>,
+    /// How a candidate is chosen.
+    #[serde(default)]
+    pub policy: Policy,
+    /// Bound on a whole request, from receipt to the last byte. Absent means none.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "duration::optional")]
+    #[schemars(schema_with = "schema::duration")]
+    pub timeout: Option<Duration>,
+    /// How requests wait for capacity.
+    #[serde(default)]
+    pub queue: Queue,
+    /// How token counts of streams are obtained; `observed` at the provider wins over `exact` here.
+    #[serde(default)]
+    pub usage: UsageMode,
+    /// How long the head of a stream is held back until its first progress, so that an early
+    /// failure can still be retried. 0 means not at all.
+    #[serde(default = "default_hold_head", with = "duration::text")]
+    #[schemars(schema_with = "schema::duration")]
+    pub hold_head: Duration,
+    /// Which failures may be tried again on another attempt.
+    #[serde(default)]
+    pub recovery: Recovery,
+    /// Which requests go first when capacity is short.
+    #[serde(default)]
+    pub priority: Priority,
+}
+
+impl Route {
+    /// Makes a route that leaves everything else at its default.
+    pub fn new(candidates: Vec<Candidate>) -> Self {
+        Self {
+            candidates,
+            policy: Policy::default(),
+            timeout: None,
+            queue: Queue::default(),
+            usage: UsageMode::default(),
+            hold_head: defaults::HOLD_HEAD,
+            recovery: Recovery::default(),
+            priority: Priority::default(),
+        }
+    }
+}
+
+/// One place where a route's requests may go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Candidate {
+    /// Node, by its name under `nodes`.
+    #[schemars(with = "String")]
+    pub node: NodeId,
+    /// Provider, by its key; the adapter's name will do where only one provider of the Node has it.
+    #[schemars(with = "String")]
+    pub provider: ProviderKey,
+    /// What the provider is asked to execute.
+    #[schemars(with = "String")]
+    pub target: Target,
+    /// Candidates with a smaller number are preferred.
+    #[serde(default)]
+    pub priority: u32,
+    /// Share among candidates of equal priority under policy `weighted`; at least 1.
+    #[serde(default = "default_weight")]
+    #[schemars(range(min = 1))]
+    pub weight: u32,
+}
+
+/// How a candidate is chosen among those that can take the request.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// The one with the most room.
+    #[default]
+    LeastLoaded,
+    /// The first in the order of the file.
+    Ordered,
+    /// By the candidates' weights.
+    Weighted,
+    /// The same one for the same conversation, while it has room.
+    Affinity,
+}
+
+/// How requests of a route wait for capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Queue {
+    /// Requests that may wait; one more is 429 `queue_full`.
+    pub max_waiting: usize,
+    /// How long a request waits; then 503 `queue_timeout`.
+    #[serde(with = "duration::text")]
+    #[schemars(schema_with = "schema::duration")]
+    pub timeout: Duration,
+    /// How long a request waits for a Node that is away for a moment; then 503 `no_ready_provider`.
+    #[serde(with = "duration::text")]
+    #[schemars(schema_with = "schema::duration")]
+    pub wait_for_node: Duration,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            max_waiting: defaults::QUEUE_MAX_WAITING,
+            timeout: defaults::QUEUE_TIMEOUT,
+            wait_for_node: defaults::WAIT_FOR_NODE,
+        }
+    }
+}
+
+/// Which failures may be tried again. A retry after a request may have reached a provider can
+/// execute it twice.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Recovery {
+    /// None.
+    Off,
+    /// Only those in which the request cannot have reached a provider.
+    ConnectOnly,
+    /// All that can be recovered while no byte of the response has reached the client.
+    #[default]
+    Full,
+}
+
+/// Which requests go first when capacity is short. Declared in that order.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Default,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Somebody waits for the answer.
+    Interactive,
+    /// Neither.
+    #[default]
+    Default,
+    /// Nobody waits for the answer.
+    Batch,
+}
+
+const fn default_hold_head() -> Duration {
+    defaults::HOLD_HEAD
+}
+
+const fn default_weight() -> u32 {
+    1
+}
