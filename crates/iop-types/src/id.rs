@@ -1,5 +1,6 @@
 //! What identifies a thing: newtypes, so that one id can never be passed for another.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,6 +18,12 @@ macro_rules! name {
         impl $name {
             /// Returns the name as text.
             pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
                 &self.0
             }
         }

@@ -1,0 +1,147 @@
+//! Filter, score, pick: which candidate gets a request.
+//!
+//! Filter: connected, able to do the operation, ready, listing the target, with capacity. What falls
+//! out is counted, so that a refusal can say why nobody qualified. Then the smallest priority number
+//! that is left, then the route's policy. Nothing is random: equals take turns by their last grant,
+//! and then by their order.
+
+use std::cmp::Reverse;
+use std::time::Instant;
+
+use iop_types::{Form, Policy, Target};
+
+use crate::permit::Why;
+use crate::provider::{Providers, SlotId};
+use crate::refused::Shortage;
+use crate::request::{AffinityKey, Need};
+use crate::route::{Member, RouteEntry};
+
+/// Who won.
+#[derive(Debug)]
+pub(crate) struct Pick {
+    /// Index of the candidate within its route.
+    pub(crate) member: usize,
+    pub(crate) slot: SlotId,
+    pub(crate) target: Target,
+    pub(crate) form: Form,
+    pub(crate) why: Why,
+}
+
+struct Qualified<'a> {
+    index: usize,
+    member: &'a Member,
+    target: Target,
+    form: Form,
+    /// In use and room, for shares compared without division.
+    load: (u64, u64),
+    is_loaded: bool,
+    last_grant: u64,
+}
+
+/// Picks a candidate of `entry` for a request, or says why nobody qualifies.
+pub(crate) fn pick(
+    now: Instant,
+    providers: &Providers,
+    entry: &RouteEntry,
+    need: &Need,
+    matched: Option<&str>,
+    affinity: Option<AffinityKey>,
+) -> Result<Pick, Shortage> {
+    let mut shortage = Shortage::default();
+    let mut best: Option<Qualified<'_>> = None;
+    let mut qualified = 0;
+    let mut home: Option<(u64, usize)> = None;
+
+    for (index, member) in entry.members.iter().enumerate() {
+        if let Some(key) = affinity {
+            home = home.max(Some((key.rank(member.hash), index)));
+        }
+        let slot = providers.slot(member.slot);
+        let target = member.resolve(slot, matched);
+        let wait = entry.route.settings.queue.wait_for_node;
+        let form = slot.qualify(now, need, target.as_ref(), wait, &mut shortage);
+        let (Some(form), Some(target)) = (form, target) else { continue };
+        qualified += 1;
+        let candidate = Qualified {
+            index,
+            member,
+            is_loaded: slot.has_loaded(&target),
+            target,
+            form,
+            load: (u64::from(slot.in_use()), u64::from(slot.room())),
+            last_grant: slot.last_grant,
+        };
+        let wins = best.as_ref().is_none_or(|best| beats(entry, affinity, &candidate, best));
+        if wins {
+            best = Some(candidate);
+        }
+    }
+
+    let winner = best.ok_or(shortage)?;
+    let is_home = home.is_some_and(|(_, index)| index == winner.index);
+    Ok(Pick {
+        member: winner.index,
+        slot: winner.member.slot,
+        why: why(entry, qualified, affinity, is_home, &winner),
+        target: winner.target,
+        form: winner.form,
+    })
+}
+
+/// Says whether `new` is the better choice; on equal terms the one that came first stays.
+fn beats(
+    entry: &RouteEntry,
+    affinity: Option<AffinityKey>,
+    new: &Qualified<'_>,
+    best: &Qualified<'_>,
+) -> bool {
+    let priority = new.member.priority.cmp(&best.member.priority);
+    let by_policy = match (entry.route.settings.policy, affinity) {
+        (Policy::Ordered, _) => std::cmp::Ordering::Equal,
+        (Policy::Weighted, _) => new.due(entry.turn).cmp(&best.due(entry.turn)),
+        (Policy::Affinity, Some(key)) => {
+            Reverse(key.rank(new.member.hash)).cmp(&Reverse(key.rank(best.member.hash)))
+        }
+        (Policy::Affinity, None) | (Policy::LeastLoaded, _) => Reverse(new.is_loaded)
+            .cmp(&Reverse(best.is_loaded))
+            .then_with(|| (new.load.0 * best.load.1).cmp(&(best.load.0 * new.load.1)))
+            .then_with(|| new.last_grant.cmp(&best.last_grant)),
+    };
+    priority.then(by_policy).is_lt()
+}
+
+impl Qualified<'_> {
+    /// A candidate that could not take its turns does not get them all at once when it is back.
+    fn due(&self, turn: u128) -> u128 {
+        self.member.due.max(turn)
+    }
+}
+
+fn why(
+    entry: &RouteEntry,
+    qualified: usize,
+    affinity: Option<AffinityKey>,
+    is_home: bool,
+    winner: &Qualified<'_>,
+) -> Why {
+    match (entry.route.settings.policy, affinity) {
+        (Policy::Affinity, Some(_)) if is_home => Why::Affinity,
+        (Policy::Affinity, Some(_)) => Why::AffinitySpilled,
+        _ if qualified == 1 => Why::OnlyCandidate,
+        (Policy::Ordered, _) => Why::Ordered,
+        (Policy::Weighted, _) => Why::Weighted,
+        (Policy::Affinity, None) | (Policy::LeastLoaded, _) if winner.is_loaded => Why::Loaded,
+        (Policy::Affinity, None) | (Policy::LeastLoaded, _) => Why::LeastLoaded,
+    }
+}
+
+/// One turn at weight 1, in virtual time: so fine that the largest weight still counts, in a number so
+/// wide that it never runs out.
+const TURN: u128 = 1 << 32;
+
+/// Moves the route's virtual time on by the turn that `pick` took.
+pub(crate) fn take_turn(entry: &mut RouteEntry, member: usize) {
+    let due = entry.members[member].due.max(entry.turn);
+    entry.turn = due;
+    entry.members[member].due = due + TURN / u128::from(entry.members[member].weight.max(1));
+}
