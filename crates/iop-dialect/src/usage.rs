@@ -1,0 +1,18 @@
+//! What a response says about usage, learnt while its bytes are relayed.
+//!
+//! Observing never changes, delays or fails the relay: what cannot be read is unknown. Chunks of
+//! content are searched, not parsed; only the few that can matter are.
+
+mod body_observer;
+mod chunk_filter;
+mod estimate;
+mod figures;
+mod search;
+mod stream_observer;
+
+pub use body_observer::BodyObserver;
+pub use chunk_filter::ChunkFilter;
+pub use estimate::{estimate, settle};
+pub use stream_observer::StreamObserver;
+
+pub(crate) use figures::read_figures;
