@@ -1,0 +1,573 @@
+//! The machine of one request.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use iop_types::{Attempt, CloseReason, ErrorCode, Failure, Form, Refusal, Requeue};
+
+use crate::attempt::{AttemptEnd, AttemptRecord, Grant, USAGE_OPTION_REFUSED};
+use crate::deadline::{Clock, Deadlines};
+use crate::outcome::{self, ClientEnd, Commitment, Ended, Finish, Outcome};
+use crate::recovery::{self, Facts, Next, Verdict};
+
+/// How long an attempt that was cancelled keeps its permit without having returned: the Node's close
+/// grace is 2 s, the rest is for a slow link. The Node's gate stays the authority.
+pub const RETURN_WAIT: Duration = Duration::from_secs(10);
+
+/// What is known of a request when it was received.
+#[derive(Debug, Clone, Copy)]
+pub struct Spec {
+    /// When it was received.
+    pub received: Instant,
+    /// How long it may take.
+    pub deadlines: Deadlines,
+    /// Whether the client asked for a stream.
+    pub streamed: bool,
+    /// Whether it is a chat or a completion, whose whole answer has a finish reason.
+    pub has_finish: bool,
+}
+
+/// The life of one request.
+///
+/// Call a `handle_*` method for what happened, then drain [`poll_output`](Self::poll_output) before
+/// the next call. Call [`handle_timeout`](Self::handle_timeout) when
+/// [`poll_timeout`](Self::poll_timeout) is due. `now` never goes backwards. The host drops the value
+/// once [`is_over`](Self::is_over).
+#[derive(Debug)]
+pub struct Dispatch {
+    spec: Spec,
+    clock: Clock,
+    state: State,
+    attempts: Vec<AttemptRecord>,
+    queued: Duration,
+    refused_sends: u32,
+    outcome: Option<Outcome>,
+    late: u32,
+    outputs: VecDeque<Output>,
+}
+
+/// Where a request stands.
+#[derive(Debug)]
+enum State {
+    /// It waits for a permit.
+    Queued { since: Instant },
+    /// An attempt is out and nothing of its response is known.
+    Sent,
+    /// The response is not the client's; when it has ended, the candidate is asked again.
+    Discarding,
+    /// The provider's head is known and nothing of the result.
+    HeadKnown(Commitment),
+    /// The result comes in.
+    Streaming(Commitment),
+    /// The terminal is out.
+    Done {
+        /// Until when an attempt that was cut may still hold its permit.
+        returning: Option<Instant>,
+    },
+}
+
+/// What the host is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send an attempt under the permit that is held.
+    Send(Send),
+    /// Tell the Node to stop the attempt; go on reading until it has ended.
+    Cancel(CancelCause),
+    /// Give up the ticket.
+    LeaveQueue,
+    /// Give the permit back for the old place in the queue, and tell the answer.
+    Requeue(Requeue),
+    /// Give the permit back: the attempt has returned.
+    Release,
+    /// Remember that this target refuses `stream_options`.
+    RememberUsageRefusal,
+    /// The request is over. Only [`Self::Release`] may follow.
+    Finish(Finish),
+}
+
+/// One send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Send {
+    /// Its number.
+    pub attempt: Attempt,
+    /// Whether `stream_options.include_usage` is added to the body.
+    pub asks_usage: bool,
+    /// Time left until the first progress.
+    pub first_progress_within: Option<Duration>,
+    /// Time left for the whole.
+    pub ends_within: Option<Duration>,
+}
+
+/// Why an attempt is cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelCause {
+    /// The client left.
+    ClientGone,
+    /// The client stopped reading.
+    ClientStalled,
+    /// A deadline passed.
+    Deadline,
+    /// The Edge's drain is over.
+    ShuttingDown,
+}
+
+/// What becomes of a piece of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Relay {
+    /// It is the client's.
+    Forward,
+    /// It is nobody's.
+    Discard,
+}
+
+impl Dispatch {
+    /// Begins with a request that asks admission for a permit.
+    pub const fn new(spec: Spec) -> Self {
+        Self {
+            clock: Clock::new(spec.received, spec.deadlines),
+            state: State::Queued { since: spec.received },
+            spec,
+            attempts: Vec::new(),
+            queued: Duration::ZERO,
+            refused_sends: 0,
+            outcome: None,
+            late: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    // ---- admission ----
+
+    /// Admission granted a permit.
+    ///
+    /// A grant that comes too late is released at once.
+    pub fn handle_granted(&mut self, now: Instant, grant: Grant) {
+        self.claim_overdue(now);
+        let State::Queued { since } = self.state else {
+            self.late += 1;
+            self.outputs.push_back(Output::Release);
+            return;
+        };
+        self.queued += now.saturating_duration_since(since);
+        self.send(now, grant);
+    }
+
+    /// Admission refused the request, at once or after it waited.
+    pub fn handle_refused(&mut self, now: Instant, failure: Failure) {
+        self.claim_overdue(now);
+        match self.state {
+            State::Queued { since } => {
+                self.queued += now.saturating_duration_since(since);
+                self.finish(Finish {
+                    client: ClientEnd::Error(failure.clone()),
+                    outcome: Outcome::Failed(failure),
+                });
+            }
+            State::Sent
+            | State::Discarding
+            | State::HeadKnown(_)
+            | State::Streaming(_)
+            | State::Done { .. } => self.late += 1,
+        }
+    }
+
+    // ---- the attempt ----
+
+    /// The attempt was not sent and never will be.
+    pub fn handle_unsent(&mut self, now: Instant, cause: Requeue) {
+        self.claim_overdue(now);
+        match self.state {
+            State::Sent => {
+                let verdict = recovery::judge_unsent(self.facts(), cause);
+                self.follow(now, verdict);
+            }
+            // A head that was cancelled while it still waited in the link.
+            State::Done { returning: Some(_) } => self.returned(),
+            State::Queued { .. }
+            | State::Discarding
+            | State::HeadKnown(_)
+            | State::Streaming(_)
+            | State::Done { returning: None } => self.late += 1,
+        }
+    }
+
+    /// The head of a tunnel's response came: on [`Relay::Forward`] it goes to the client now.
+    pub fn handle_head(&mut self, now: Instant, status: u16) -> Relay {
+        self.claim_overdue(now);
+        match self.state {
+            State::Sent => {
+                if let Some(attempt) = self.attempts.last_mut() {
+                    attempt.head_at = Some(self.clock.since_receipt(now));
+                }
+                if recovery::is_usage_refusal(self.facts(), Some(status)) {
+                    self.state = State::Discarding;
+                    return Relay::Discard;
+                }
+                self.note_usage_answer(status);
+                self.clock.note_progress();
+                self.state = State::HeadKnown(Commitment::Tunnel { status });
+                Relay::Forward
+            }
+            State::Queued { .. }
+            | State::Discarding
+            | State::HeadKnown(_)
+            | State::Streaming(_)
+            | State::Done { .. } => self.ignore(),
+        }
+    }
+
+    /// A run started: its provider answered with success.
+    ///
+    /// On [`Relay::Forward`] the head of a streamed answer goes to the client now.
+    pub fn handle_start(&mut self, now: Instant) -> Relay {
+        self.claim_overdue(now);
+        match self.state {
+            State::Sent => {
+                self.start_run(now);
+                Relay::Forward
+            }
+            State::Queued { .. }
+            | State::Discarding
+            | State::HeadKnown(_)
+            | State::Streaming(_)
+            | State::Done { .. } => self.ignore(),
+        }
+    }
+
+    /// A piece of the result came: tunnel body, trailers, or a delta of a run. `progress` is what the
+    /// Node says of it. This is the hot path: one comparison for most pieces.
+    pub fn handle_body(&mut self, now: Instant, progress: bool) -> Relay {
+        self.claim_overdue(now);
+        match self.state {
+            State::Streaming(_) => Relay::Forward,
+            State::HeadKnown(commitment) => {
+                if progress {
+                    self.note_first_token(now, commitment);
+                }
+                Relay::Forward
+            }
+            // A run may answer without a start of its own.
+            State::Sent if self.form() == Some(Form::Run) => {
+                let commitment = self.start_run(now);
+                if progress {
+                    self.note_first_token(now, commitment);
+                }
+                Relay::Forward
+            }
+            State::Discarding => Relay::Discard,
+            State::Queued { .. } | State::Sent | State::Done { .. } => self.ignore(),
+        }
+    }
+
+    /// The attempt has ended and returned.
+    pub fn handle_ended(&mut self, now: Instant, ended: Ended) {
+        self.claim_overdue(now);
+        match self.state {
+            State::Discarding => self.ask_without_usage(now),
+            State::Sent | State::HeadKnown(_) | State::Streaming(_) => {
+                let verdict = recovery::judge(self.facts(), ended);
+                self.follow(now, verdict);
+            }
+            State::Done { returning: Some(_) } => self.returned(),
+            State::Queued { .. } | State::Done { returning: None } => self.late += 1,
+        }
+    }
+
+    /// The link that carries the attempt ended.
+    pub fn handle_node_lost(&mut self, now: Instant, reason: CloseReason) {
+        match self.state {
+            State::Sent | State::Discarding | State::HeadKnown(_) | State::Streaming(_) => {
+                let message = format!("the link to the node ended: {reason}");
+                let ended = Ended::Failed(Failure::new(ErrorCode::NodeLost, message));
+                let verdict = recovery::judge(self.facts(), ended);
+                self.follow(now, verdict);
+            }
+            State::Done { returning: Some(_) } => self.returned(),
+            State::Queued { .. } | State::Done { returning: None } => self.late += 1,
+        }
+    }
+
+    // ---- the client, the operator, time ----
+
+    /// The client left.
+    pub fn handle_client_gone(&mut self, now: Instant) {
+        let failure = Failure::new(ErrorCode::ClientGone, "the client left before the end");
+        self.cut(now, CancelCause::ClientGone, |_| Finish {
+            client: ClientEnd::Nothing,
+            outcome: Outcome::Cancelled(failure),
+        });
+    }
+
+    /// The client accepted too little for too long ([`crate::ClientIdle`]).
+    pub fn handle_client_stalled(&mut self, now: Instant) {
+        self.claim_overdue(now);
+        let failure = Failure::new(ErrorCode::ClientStalled, "the client stopped reading");
+        self.cut(now, CancelCause::ClientStalled, |_| Finish {
+            client: ClientEnd::Abort,
+            outcome: Outcome::Cancelled(failure),
+        });
+    }
+
+    /// The Edge's drain is over.
+    pub fn handle_shutdown(&mut self, now: Instant) {
+        self.claim_overdue(now);
+        let message = "the edge shut down before the request was finished";
+        let failure = Failure::new(ErrorCode::ShuttingDown, message);
+        self.cut(now, CancelCause::ShuttingDown, |commitment| Finish {
+            client: commitment.fail(&failure),
+            outcome: Outcome::Failed(failure),
+        });
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.claim_overdue(now);
+        if matches!(self.state, State::Done { returning: Some(by) } if by <= now) {
+            self.returned();
+        }
+    }
+
+    /// Returns when [`handle_timeout`](Self::handle_timeout) wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Done { returning } => returning,
+            State::Queued { .. }
+            | State::Sent
+            | State::Discarding
+            | State::HeadKnown(_)
+            | State::Streaming(_) => self.clock.next(),
+        }
+    }
+
+    /// Returns what the host is to do next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    // ---- questions ----
+
+    /// Says whether the terminal is out and no permit is held; outputs may remain to be drained.
+    pub const fn is_over(&self) -> bool {
+        matches!(self.state, State::Done { returning: None })
+    }
+
+    /// Returns the outcome once the request is over for its client.
+    pub const fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Returns every attempt, in order.
+    pub fn attempts(&self) -> &[AttemptRecord] {
+        &self.attempts
+    }
+
+    /// Returns the time spent waiting for permits.
+    pub const fn queued(&self) -> Duration {
+        self.queued
+    }
+
+    /// Counts what came after it could matter.
+    pub const fn late(&self) -> u32 {
+        self.late
+    }
+
+    // ---- steps ----
+
+    fn send(&mut self, now: Instant, grant: Grant) {
+        let attempt = self.attempts.last().map_or(Attempt::FIRST, |last| last.attempt.next());
+        let (first_progress_within, ends_within) = self.clock.remaining(now);
+        let asks_usage = grant.asks_usage;
+        let sent_at = self.clock.since_receipt(now);
+        self.attempts.push(AttemptRecord::new(attempt, grant, sent_at));
+        self.state = State::Sent;
+        self.outputs.push_back(Output::Send(Send {
+            attempt,
+            asks_usage,
+            first_progress_within,
+            ends_within,
+        }));
+    }
+
+    /// Asks the candidate that holds the permit once more, without the option that it refused.
+    fn ask_without_usage(&mut self, now: Instant) {
+        let at = self.clock.since_receipt(now);
+        let Some(refused) = self.attempts.last_mut() else { return };
+        refused.settle(at, AttemptEnd::UsageOptionRefused);
+        let grant = Grant { asks_usage: false, why: USAGE_OPTION_REFUSED, ..refused.grant.clone() };
+        self.send(now, grant);
+    }
+
+    fn start_run(&mut self, now: Instant) -> Commitment {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.head_at = Some(self.clock.since_receipt(now));
+        }
+        self.note_usage_answer(200);
+        self.clock.note_progress();
+        let commitment = match self.spec.streamed {
+            true => Commitment::RunStream,
+            false => Commitment::Nothing,
+        };
+        self.state = State::HeadKnown(commitment);
+        commitment
+    }
+
+    fn note_first_token(&mut self, now: Instant, commitment: Commitment) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.first_token_at = Some(self.clock.since_receipt(now));
+        }
+        self.state = State::Streaming(commitment);
+    }
+
+    /// A success without the option, after a refusal with it, proves what the refusal was about.
+    fn note_usage_answer(&mut self, status: u16) {
+        let is_second =
+            self.attempts.last().is_some_and(|attempt| attempt.grant.why == USAGE_OPTION_REFUSED);
+        if is_second && (200..300).contains(&status) {
+            self.outputs.push_back(Output::RememberUsageRefusal);
+        }
+    }
+
+    /// Does what the verdict on the attempt says; the attempt has returned.
+    fn follow(&mut self, now: Instant, verdict: Verdict) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.recovery_eligible = verdict.recovery_eligible;
+        }
+        match verdict.next {
+            Next::Requeue(cause) => {
+                self.refused_sends += 1;
+                self.settle_attempt(now, AttemptEnd::Requeued(cause));
+                self.state = State::Queued { since: now };
+                self.outputs.push_back(Output::Requeue(cause));
+            }
+            Next::AskWithoutUsage => self.ask_without_usage(now),
+            Next::End(ended) => {
+                let finish = self.judge_end(ended);
+                self.settle_attempt(now, attempt_end(&finish.outcome));
+                // The permit first: whoever waits for it need not wait for this client.
+                self.outputs.push_back(Output::Release);
+                self.finish(finish);
+            }
+        }
+    }
+
+    fn judge_end(&self, ended: Ended) -> Finish {
+        let commitment = self.commitment();
+        let failure = match ended {
+            Ended::Completed(seen) => {
+                let is_checked = self.spec.streamed || self.form() == Some(Form::Run);
+                return outcome::completed(commitment, self.spec.has_finish && is_checked, seen);
+            }
+            Ended::Failed(failure) => failure,
+            Ended::Cancelled => Failure::new(ErrorCode::NodeLost, "the node cancelled the request"),
+            Ended::Refused(refusal) => refused(&refusal),
+        };
+        Finish { client: commitment.fail(&failure), outcome: Outcome::Failed(failure) }
+    }
+
+    /// Ends the request from this side; the attempt, if one is out, is cancelled and still returns.
+    fn cut(&mut self, now: Instant, cause: CancelCause, end: impl FnOnce(Commitment) -> Finish) {
+        let commitment = self.commitment();
+        match self.state {
+            State::Queued { since } => {
+                self.queued += now.saturating_duration_since(since);
+                self.outputs.push_back(Output::LeaveQueue);
+                self.finish(end(commitment));
+            }
+            State::Sent | State::Discarding | State::HeadKnown(_) | State::Streaming(_) => {
+                let finish = end(commitment);
+                self.settle_attempt(now, attempt_end(&finish.outcome));
+                self.outputs.push_back(Output::Cancel(cause));
+                self.finish(finish);
+                self.state = State::Done { returning: Some(now + RETURN_WAIT) };
+            }
+            State::Done { .. } => self.late += 1,
+        }
+    }
+
+    /// Ends the request when one of its deadlines has passed.
+    fn claim_overdue(&mut self, now: Instant) {
+        if matches!(self.state, State::Done { .. }) {
+            return;
+        }
+        if let Some(failure) = self.clock.overdue(now) {
+            self.cut(now, CancelCause::Deadline, |commitment| Finish {
+                client: commitment.fail(&failure),
+                outcome: Outcome::Failed(failure),
+            });
+        }
+    }
+
+    fn finish(&mut self, finish: Finish) {
+        self.state = State::Done { returning: None };
+        self.outcome = Some(finish.outcome.clone());
+        self.outputs.push_back(Output::Finish(finish));
+    }
+
+    fn returned(&mut self) {
+        self.state = State::Done { returning: None };
+        self.outputs.push_back(Output::Release);
+    }
+
+    fn settle_attempt(&mut self, now: Instant, end: AttemptEnd) {
+        let at = self.clock.since_receipt(now);
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.settle(at, end);
+        }
+    }
+
+    const fn ignore(&mut self) -> Relay {
+        self.late += 1;
+        Relay::Discard
+    }
+
+    fn form(&self) -> Option<Form> {
+        self.attempts.last().map(|attempt| attempt.grant.form)
+    }
+
+    const fn commitment(&self) -> Commitment {
+        match self.state {
+            State::HeadKnown(commitment) | State::Streaming(commitment) => commitment,
+            State::Queued { .. } | State::Sent | State::Discarding | State::Done { .. } => {
+                Commitment::Nothing
+            }
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            asks_usage: self.attempts.last().is_some_and(|attempt| attempt.grant.asks_usage),
+            has_answered: match self.state {
+                State::HeadKnown(_) | State::Streaming(_) => true,
+                State::Queued { .. } | State::Sent | State::Discarding | State::Done { .. } => {
+                    false
+                }
+            },
+            refused_sends: self.refused_sends,
+        }
+    }
+}
+
+/// A refusal that no other place in the queue can cure.
+fn refused(refusal: &Refusal) -> Failure {
+    let code = match refusal {
+        Refusal::Unsupported { .. } => ErrorCode::InvalidRequest,
+        Refusal::UnknownProvider { .. }
+        | Refusal::AmbiguousProvider { .. }
+        | Refusal::StaleConfig { .. }
+        | Refusal::CapacityExceeded { .. }
+        | Refusal::Draining => ErrorCode::NoReadyProvider,
+        Refusal::StallTimeout(_) | Refusal::Malformed { .. } | Refusal::Duplicate => {
+            ErrorCode::ProviderError
+        }
+    };
+    Failure::new(code, format!("the node refused the request: {refusal}"))
+}
+
+fn attempt_end(outcome: &Outcome) -> AttemptEnd {
+    match outcome {
+        Outcome::Completed => AttemptEnd::Completed,
+        Outcome::Cancelled(failure) => AttemptEnd::Cancelled(failure.code),
+        Outcome::Failed(failure) => AttemptEnd::Failed(failure.clone()),
+    }
+}
