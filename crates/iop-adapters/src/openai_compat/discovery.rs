@@ -1,0 +1,65 @@
+//! What the server lists.
+
+use std::time::Duration;
+
+use http::{HeaderMap, Method, StatusCode};
+use iop_dialect::openai::read_model_list;
+use iop_execution::{DiscoverError, Discovery};
+use iop_net::http::{Body, Call, CallError, Request};
+use iop_types::Target;
+
+use super::OpenaiCompat;
+use super::failure::failure_of;
+
+/// A list of models is short; a server that needs longer is busy or gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The lists of large hosted providers are about 1 MiB.
+const MAX_LIST: usize = 8 << 20;
+
+impl OpenaiCompat {
+    pub(super) async fn list(&self) -> Result<Discovery, DiscoverError> {
+        match tokio::time::timeout(PATIENCE, self.ask()).await {
+            Ok(listed) => {
+                let targets = self.targets.select(listed?);
+                Ok(Discovery { targets, loaded: Vec::new(), queued: None })
+            }
+            Err(_) => Err(DiscoverError::Unreachable(format!(
+                "the server did not list its models within {PATIENCE:?}"
+            ))),
+        }
+    }
+
+    async fn ask(&self) -> Result<Vec<Target>, DiscoverError> {
+        let mut call = self.get("/v1/models");
+        let head = call.head().await.map_err(|error| unreachable_by(&error))?;
+        match head.status {
+            status if status.is_success() => {}
+            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+                return Err(DiscoverError::Unusable(format!(
+                    "GET /v1/models answered {}: check the provider's `api_key`",
+                    status.as_u16()
+                )));
+            }
+            status => {
+                let status = status.as_u16();
+                return Err(DiscoverError::Unusable(format!("GET /v1/models answered {status}")));
+            }
+        }
+        let body = call.body(MAX_LIST).await.map_err(|error| unreachable_by(&error))?;
+        let ids = read_model_list(&body)
+            .map_err(|error| DiscoverError::Unusable(format!("GET /v1/models: {error}")))?;
+        Ok(ids.into_iter().map(Target::from).collect())
+    }
+
+    /// Begins a small request over a connection of its own.
+    pub(super) fn get(&self, path: &str) -> Call {
+        let mut headers = HeaderMap::new();
+        self.injected.add_to(&mut headers);
+        let body = Body::empty();
+        self.aside.call(Request { method: Method::GET, path: path.to_owned(), headers, body })
+    }
+}
+
+fn unreachable_by(error: &CallError) -> DiscoverError {
+    DiscoverError::Unreachable(failure_of(error).message)
+}

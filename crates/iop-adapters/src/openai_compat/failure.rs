@@ -1,0 +1,158 @@
+//! What a failed exchange is to the Edge and its clients.
+//!
+//! Messages say what happened to "the provider" and leave out its address: they reach clients.
+
+use http::HeaderMap;
+use http::header;
+use iop_dialect::openai::ProviderError;
+use iop_net::http::{CallError, Cut, Phase};
+use iop_types::{ErrorCode, Failure};
+
+/// The longest message of a provider that is passed on, in characters.
+const MAX_MESSAGE: usize = 1_024;
+
+/// Says how an exchange failed on the way.
+pub(super) fn failure_of(error: &CallError) -> Failure {
+    let (code, message) = match error {
+        CallError::Request { problem, .. } => {
+            (ErrorCode::InvalidRequest, format!("the request cannot be sent: {problem}"))
+        }
+        CallError::Resolve { .. } => {
+            (ErrorCode::ConnectFailed, "the provider's host name cannot be resolved".to_owned())
+        }
+        CallError::Egress { .. } => (
+            ErrorCode::ConnectFailed,
+            "the provider's address is not in the node's `egress` list".to_owned(),
+        ),
+        CallError::Connect { source, .. } => (
+            ErrorCode::ConnectFailed,
+            format!("the provider does not accept connections: {}", source.kind()),
+        ),
+        CallError::ConnectTimeout { limit, .. } => (
+            ErrorCode::ConnectFailed,
+            format!("the provider did not accept a connection within {limit:?}"),
+        ),
+        CallError::RequestBody { .. } => {
+            (ErrorCode::ClientGone, "the request body ended before it was complete".to_owned())
+        }
+        CallError::Lost { phase, .. } => {
+            (ErrorCode::ProviderError, format!("the provider closed the connection {}", at(*phase)))
+        }
+        CallError::Malformed { .. } => {
+            (ErrorCode::ProviderError, "the provider did not answer with HTTP".to_owned())
+        }
+        CallError::Truncated { cut, .. } => {
+            (ErrorCode::Truncated, format!("the provider's answer is incomplete: {}", how(*cut)))
+        }
+        CallError::TooLarge { limit, .. } => {
+            (ErrorCode::ProviderError, format!("the provider's answer exceeds {limit} bytes"))
+        }
+        CallError::Ended { .. } => {
+            (ErrorCode::ProviderError, "the call to the provider had already ended".to_owned())
+        }
+    };
+    Failure::new(code, message)
+}
+
+const fn at(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Connecting | Phase::Sending => "before it had the whole request",
+        Phase::BeforeHead => "before it answered",
+        Phase::MidStream => "in the middle of its answer",
+        Phase::Ended => "after its answer",
+    }
+}
+
+const fn how(cut: Cut) -> &'static str {
+    match cut {
+        Cut::Length => "fewer bytes than announced",
+        Cut::LastChunk => "its last chunk is missing",
+        Cut::Reset => "the connection was reset",
+        Cut::Framing => "its framing is broken",
+    }
+}
+
+/// Says what a provider's non-2xx answer means.
+pub(super) fn refused(
+    status: u16,
+    headers: &HeaderMap,
+    body: &[u8],
+    redactor: &Redactor,
+) -> Failure {
+    let failure = ProviderError::from_body(body).into_failure(Some(status));
+    let retry_after_s = headers
+        .get(header::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok())
+        // The other form is a date, which needs a clock to mean anything.
+        .and_then(|value| value.trim().parse().ok());
+    redactor.redact(Failure { retry_after_s, ..failure })
+}
+
+/// Removes what a provider must not repeat to our clients.
+#[derive(Clone)]
+pub(super) struct Redactor {
+    /// Longest first, so that a secret within a longer one leaves nothing of it.
+    secrets: Vec<String>,
+}
+
+impl Redactor {
+    /// Remembers texts to remove. What is shorter than four characters is no secret, and removing it
+    /// would garble messages.
+    pub(super) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
+        let mut secrets: Vec<_> =
+            secrets.into_iter().filter(|secret| secret.chars().count() >= 4).collect();
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.dedup();
+        Self { secrets }
+    }
+
+    /// Returns the failure without them, its message one line of bounded length.
+    pub(super) fn redact(&self, failure: Failure) -> Failure {
+        let mut message = failure.message;
+        for secret in &self.secrets {
+            if message.contains(secret.as_str()) {
+                message = message.replace(secret.as_str(), "***");
+            }
+        }
+        let mut message: String =
+            message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
+            message.truncate(end);
+            message.push('…');
+        }
+        Failure { message, ..failure }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_removed_wherever_they_occur_and_also_when_one_holds_another() {
+        let redactor = Redactor::new(["sk-1234", "sk-1234-long", "abc"].map(str::to_owned));
+        let message = "bad key sk-1234-long (sk-1234), abc\r\nnext";
+        let failure = redactor.redact(Failure::new(ErrorCode::ProviderError, message));
+        assert_eq!(failure.message, "bad key *** (***), abc  next");
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let redactor = Redactor::new([]);
+        let long = "ä".repeat(5_000);
+        let failure = redactor.redact(Failure::new(ErrorCode::ProviderError, long));
+        assert_eq!(failure.message, format!("{}…", "ä".repeat(MAX_MESSAGE)));
+    }
+
+    #[test]
+    fn retry_after_is_read_in_seconds_and_a_date_is_left_alone() {
+        let retry = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static(value));
+            refused(429, &headers, b"{}", &Redactor::new([])).retry_after_s
+        };
+        assert_eq!(retry("7"), Some(7));
+        assert_eq!(retry("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+        assert_eq!(retry("-1"), None);
+    }
+}

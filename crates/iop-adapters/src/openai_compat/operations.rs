@@ -1,0 +1,31 @@
+//! What a tunnel may call.
+
+use iop_types::{Operation, RunKind};
+
+/// The allow-list. Compared byte for byte, so that no other spelling of a path passes.
+const TUNNEL: &[(&str, &str)] = &[
+    ("POST", path_of(RunKind::Chat)),
+    ("POST", path_of(RunKind::Completion)),
+    ("POST", path_of(RunKind::Embedding)),
+];
+
+/// The kinds of runs that are translated.
+pub(super) const RUNS: &[RunKind] = &[RunKind::Chat, RunKind::Completion, RunKind::Embedding];
+
+/// Returns the path that executes a kind.
+pub(super) const fn path_of(kind: RunKind) -> &'static str {
+    match kind {
+        RunKind::Chat => "/v1/chat/completions",
+        RunKind::Completion => "/v1/completions",
+        RunKind::Embedding => "/v1/embeddings",
+        RunKind::Rerank => "/v1/rerank",
+    }
+}
+
+/// Returns the allow-list as a capability.
+pub(super) fn tunnel() -> Vec<Operation> {
+    TUNNEL
+        .iter()
+        .map(|(method, path)| Operation { method: (*method).to_owned(), path: (*path).to_owned() })
+        .collect()
+}

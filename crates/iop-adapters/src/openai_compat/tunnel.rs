@@ -1,0 +1,81 @@
+//! Raw HTTP to the provider and back.
+
+use http::{HeaderMap, Method, header};
+use iop_dialect::sse::{ProgressScan, is_event_stream};
+use iop_execution::{Body, BoxFuture, CallError, Cancelled, Outlet, Tunnel};
+use iop_net::http::{self as provider, Frame, Request};
+use iop_types::{ErrorCode, Failure, ResponseHead, TunnelFrame, TunnelRequest};
+
+use super::exchange::Exchange;
+use super::headers::{for_client, for_provider};
+use super::{OpenaiCompat, arriving};
+
+impl Tunnel for OpenaiCompat {
+    fn tunnel<'a>(
+        &'a self,
+        request: TunnelRequest,
+        body: Body,
+        outlet: &'a mut dyn Outlet<TunnelFrame>,
+        cancelled: &'a mut Cancelled,
+    ) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(async move {
+            let request = self.relayed(&request, body).map_err(CallError::Failed)?;
+            relay(Exchange::new(self.pool.call(request), cancelled), outlet).await
+        })
+    }
+}
+
+impl OpenaiCompat {
+    /// Makes the provider's request of the client's.
+    fn relayed(&self, request: &TunnelRequest, body: Body) -> Result<Request, Failure> {
+        let TunnelRequest { method, path_and_query, headers, content_length, .. } = request;
+        let path = path_and_query.split_once('?').map_or(path_and_query.as_str(), |(path, _)| path);
+        // The Node's checks have asked already; no other caller shall get past it either.
+        if !self.capabilities.allows(method, path) {
+            let message = format!("the provider's adapter does not relay {method} {path}");
+            return Err(Failure::new(ErrorCode::NotFound, message));
+        }
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|_| Failure::new(ErrorCode::InvalidRequest, "the method is malformed"))?;
+        let mut headers = for_provider(headers)?;
+        self.injected.add_to(&mut headers);
+        let body = match body {
+            Body::Full(bytes) => provider::Body::Full(bytes),
+            Body::Stream(source) => arriving(source, *content_length),
+        };
+        Ok(Request { method, path: path_and_query.clone(), headers, body })
+    }
+}
+
+/// Passes the answer on as it comes.
+async fn relay(
+    mut exchange: Exchange<'_>,
+    outlet: &mut dyn Outlet<TunnelFrame>,
+) -> Result<(), CallError> {
+    let head = exchange.head().await?;
+    let mut scan = is_plain_event_stream(&head.headers).then(ProgressScan::new);
+    let head = ResponseHead { status: head.status.as_u16(), headers: for_client(&head.headers) };
+    exchange.emit(outlet, TunnelFrame::Head(head)).await?;
+    while let Some(frame) = exchange.frame().await? {
+        let frame = match frame {
+            Frame::Data(data) => {
+                let progress = scan.as_mut().is_none_or(|scan| scan.scan(&data));
+                TunnelFrame::Body { data, progress }
+            }
+            Frame::Trailers(trailers) => TunnelFrame::Trailers(for_client(&trailers)),
+        };
+        exchange.emit(outlet, frame).await?;
+    }
+    Ok(())
+}
+
+/// Says whether keep-alives can be told from progress: in any other body every byte is progress.
+fn is_plain_event_stream(headers: &HeaderMap) -> bool {
+    let is_plain = headers
+        .get(header::CONTENT_ENCODING)
+        .is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    is_plain
+        && headers
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|content_type| is_event_stream(content_type.as_bytes()))
+}

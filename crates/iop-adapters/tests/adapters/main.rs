@@ -1,0 +1,9 @@
+//! Adapters as a Node calls them, against a provider that is watched from outside.
+
+mod cancel;
+mod discovery;
+mod mock;
+mod run;
+mod support;
+mod surroundings;
+mod tunnel;

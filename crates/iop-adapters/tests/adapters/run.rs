@@ -1,0 +1,1 @@
+//! Normalized runs: a provider's answers as events.

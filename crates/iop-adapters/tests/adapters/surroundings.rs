@@ -1,0 +1,101 @@
+//! Networks, proxies and secrets around a provider.
+
+use std::process::Command;
+
+use bytes::Bytes;
+use iop_adapters::{ProviderSettings, Secret, Tools, build};
+use iop_execution::Body;
+use iop_net::egress::Egress;
+use iop_testkit::{ScriptedProvider, answer};
+use iop_types::{AdapterType, ErrorCode, RunKind};
+
+use crate::support::{CHAT, adapter, built, header, run, settings, tools, tunnel, tunnel_request};
+
+const INPUT: &str = r#"{"model":"m","messages":[]}"#;
+
+#[tokio::test]
+async fn a_provider_on_loopback_is_called_directly() {
+    let provider = ScriptedProvider::start().await;
+    let outcome = tunnel(
+        &*adapter(&provider),
+        tunnel_request(CHAT, &[]),
+        Body::Full(Bytes::from_static(INPUT.as_bytes())),
+    )
+    .await;
+    assert_eq!(outcome.result, Ok(()));
+    let port = provider.address().port();
+    built(&settings(&format!("http://localhost:{port}"))).discover().await.unwrap();
+}
+
+#[test]
+fn proxy_variables_change_nothing() {
+    let closed = "http://127.0.0.1:9";
+    let variables = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"];
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "surroundings::a_provider_on_loopback_is_called_directly"])
+        .envs(variables.map(|name| (name, closed)))
+        .env_remove("NO_PROXY")
+        .env_remove("no_proxy")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}
+
+#[tokio::test]
+async fn no_secret_of_the_settings_is_ever_said() {
+    let provider = ScriptedProvider::start().await;
+    provider.on_matching(
+        |_| true,
+        |request| {
+            let echo = format!("no {} with {:?}", request.target, request.headers);
+            answer::error(404, "not_found", "not_found", &echo)
+        },
+    );
+    let secret = |endpoint: &str| {
+        let mut settings = settings(&format!("{endpoint}/?key=SECRET123"));
+        settings.secret = Some(Secret::new("SECRET456").unwrap());
+        settings.headers = vec![header("x-team", "SECRET789")];
+        settings
+    };
+    let refused = secret("http://127.0.0.1:9");
+    for settings in [refused, secret(&provider.endpoint())] {
+        assert!(!format!("{settings:?}").contains("SECRET"), "{settings:?}");
+        let adapter = built(&settings);
+        let outcome = run(&*adapter, RunKind::Chat, INPUT).await;
+        let failure = outcome.failure();
+        assert!(!format!("{failure:?} {failure}").contains("SECRET"), "{failure}");
+        let error = adapter.discover().await.unwrap_err();
+        assert!(!format!("{error:?} {error}").contains("SECRET"), "{error}");
+    }
+    assert_eq!(provider.log().exchanges.len(), 1, "the refused one was never sent");
+    assert!(provider.log().exchanges[0].request.target.contains("key=SECRET123"));
+}
+
+#[tokio::test]
+async fn an_address_outside_the_egress_list_is_not_dialled() {
+    let provider = ScriptedProvider::start().await;
+    let egress = Egress::parse(["10.0.0.0/8"]).unwrap();
+    let adapter = build(&settings(&provider.endpoint()), &Tools { egress, ..tools() }).unwrap();
+    let outcome = run(&*adapter, RunKind::Chat, INPUT).await;
+    assert_eq!(outcome.failure().code, ErrorCode::ConnectFailed);
+    assert!(outcome.failure().message.contains("`egress`"), "{}", outcome.failure());
+    assert!(provider.log().connections.is_empty());
+}
+
+#[tokio::test]
+async fn settings_that_can_never_work_are_refused_by_name() {
+    let message = |settings: &ProviderSettings| {
+        build(settings, &tools()).err().expect("it cannot be built").to_string()
+    };
+    let without = ProviderSettings::new("lab".into(), AdapterType::OpenaiCompat);
+    assert!(message(&without).contains("`endpoint`"));
+    for endpoint in ["127.0.0.1:8000", "ftp://h", "http://u:p@h"] {
+        let message = message(&settings(endpoint));
+        assert!(message.contains("endpoint"), "{message}");
+        assert!(!message.contains(endpoint), "{message}");
+    }
+    let mut headers = settings("http://127.0.0.1:9");
+    headers.headers = vec![header("content-length", "1")];
+    assert!(message(&headers).contains("`content-length`"));
+}
