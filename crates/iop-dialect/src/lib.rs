@@ -1,1 +1,24 @@
-//! Shapes of client and provider dialects: SSE, JSON splice, OpenAI objects.
+//! Shapes of client and provider dialects: what OpenAI bodies and streams look like, and how to read,
+//! mend and write them.
+//!
+//! Decided here: where an SSE event begins and ends ([`sse`]), which bytes of a stream show that a
+//! provider is getting on, which members of a request body are read or replaced while the rest stays
+//! as it came ([`splice`]), what a provider says about usage without parsing every chunk
+//! ([`usage`]), and how OpenAI objects become [`iop_types::Event`]s and back ([`openai`]).
+//!
+//! Not decided here: HTTP, status codes beyond the one table of [`iop_types::ErrorCode`], what is
+//! done with a failure, and time. Ids and the time of creation are arguments.
+//!
+//! Everything takes bytes in any segmentation and gives the same result. Nothing a peer sends can
+//! panic, and everything that is kept between two calls is bounded.
+//!
+//! Two paths use this crate. A *tunnel* relays raw bytes: [`splice::Routing`] on the request,
+//! [`sse::ProgressScan`] on the Node, [`usage::ChunkFilter`] and [`usage::StreamObserver`] (or
+//! [`usage::BodyObserver`]) at the Edge. A *normalized run* is translated: [`openai::StreamReader`]
+//! and its unary siblings in an adapter, [`openai::StreamWriter`] and its siblings at the Edge.
+
+pub mod ndjson;
+pub mod openai;
+pub mod splice;
+pub mod sse;
+pub mod usage;
