@@ -184,3 +184,6 @@ impl AsyncWrite for Socket {
         Poll::Ready(self.0.shutdown_write())
     }
 }
+
+#[cfg(test)]
+mod tests;

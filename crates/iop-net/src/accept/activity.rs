@@ -35,6 +35,11 @@ impl Activity {
         self.is_http_10.load(Ordering::Relaxed)
     }
 
+    /// Says whether a request is in flight.
+    pub(super) fn is_busy(&self) -> bool {
+        self.with(|state| state.in_flight > 0)
+    }
+
     /// Completes once no request was in flight for `limit`, counted from now at the earliest.
     ///
     /// There is one timer, armed again only when it fires: requests do not touch it.

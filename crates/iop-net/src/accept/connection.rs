@@ -168,7 +168,9 @@ where
     }
 }
 
-/// The client's socket, counting what the kernel accepts.
+/// The client's socket as hyper sees it: counts what the kernel accepts, and keeps the client's end
+/// to itself while a request is in flight. Hyper would drop the handler on the spot; [`signal`]
+/// notices the same end and lets the handler look once more.
 struct Counted {
     socket: Socket,
     peer: Peer,
@@ -180,7 +182,13 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.socket.poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = ready!(self.socket.poll_read(cx, buf));
+        let has_ended = read.is_err() || buf.filled().len() == before;
+        if has_ended && buf.remaining() > 0 && self.peer.activity().is_busy() {
+            return Poll::Pending;
+        }
+        Poll::Ready(read)
     }
 }
 

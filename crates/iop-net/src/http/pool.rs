@@ -137,9 +137,9 @@ impl Inner {
 
     /// Takes the connection that was used last, if it seems to live.
     pub(super) fn checkout(&self) -> Option<Lane> {
-        // 100 ms: the reactor has reported by then what came in before; asking the kernel costs more
+        // 10 ms: the reactor has reported by then what came in before; asking the kernel costs more
         // than it tells while connections change hands quickly.
-        const ASK_AFTER: Duration = Duration::from_millis(100);
+        const ASK_AFTER: Duration = Duration::from_millis(10);
         loop {
             let lane = self.lock().lanes.pop()?;
             let idle = lane.idle_since.elapsed();
