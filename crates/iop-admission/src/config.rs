@@ -248,7 +248,9 @@ mod tests {
         }
     }
 
-    fn config(routes: &[(&str, &[CandidateConfig])]) -> Config {
+    type Routes<'a> = &'a [(&'a str, &'a [CandidateConfig])];
+
+    fn config(routes: Routes<'_>) -> Config {
         let routes = routes.iter().map(|(name, candidates)| RouteConfig {
             name: (*name).into(),
             settings: RouteSettings::default(),
@@ -273,7 +275,7 @@ mod tests {
         let twice = [candidate("p", "m"), candidate("p", "m")];
         let weightless = [CandidateConfig { weight: 0, ..candidate("p", "m") }];
         let starred = [candidate("p", "m*")];
-        let cases: [(&[(&str, &[CandidateConfig])], &str); 7] = [
+        let cases: [(Routes<'_>, &str); 7] = [
             (&[("a", &one), ("a", &one)], "`a` is declared twice"),
             (&[("a*b", &one)], "`*` may only stand at the end"),
             (&[("", &one)], "a name is empty"),

@@ -22,10 +22,11 @@
 //!
 //! Not decided here: what becomes of a request after its permit was granted (`iop-dispatch`), and who
 //! may ask at all (the surfaces). Fairness between principals will be a choice among the heads of the
-//! lanes of [`queue`]; today the oldest head wins.
+//! lanes of `queue.rs`; today the oldest head wins.
 //!
-//! Read next: [`config`] for what an operator decides, [`choice`] for how a candidate is picked,
-//! [`admission`](Admission) for the calls.
+//! Read next: [`config`] for what an operator decides, [`Admission`] for the calls, then inside:
+//! `provider.rs` for the table of providers, `route.rs` for names, `choice.rs` for how a candidate is
+//! picked, `queue.rs` for who waits.
 
 pub mod config;
 pub mod permit;

@@ -1,0 +1,8 @@
+//! Scenarios of admission on a manual clock.
+
+mod choice;
+mod counting;
+mod edge;
+mod fences;
+mod queue;
+mod routes;
