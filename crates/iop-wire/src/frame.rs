@@ -88,6 +88,11 @@ pub fn encode(envelope: &Envelope, batch: &mut Vec<u8>) -> Result<(), TooLarge> 
     Ok(())
 }
 
+/// Returns how many bytes a message takes in its envelope.
+pub fn encoded_len(message: &impl prost::Message) -> usize {
+    message.encoded_len()
+}
+
 /// Returns the payload that credit is counted in.
 pub const fn payload(message: &Message) -> Option<&Bytes> {
     match message {

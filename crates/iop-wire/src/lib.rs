@@ -31,6 +31,12 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// behind at most this much.
 pub const MAX_PAYLOAD: usize = 16 * 1024;
 
+impl From<v1::RequestBody> for Message {
+    fn from(body: v1::RequestBody) -> Self {
+        Self::RequestBody(body)
+    }
+}
+
 impl v1::Limits {
     /// What an Edge tells its Nodes unless it is configured otherwise.
     pub const fn standard() -> Self {

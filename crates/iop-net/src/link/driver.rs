@@ -1,0 +1,218 @@
+//! The task of one link: moves bytes between the machine and the socket.
+//!
+//! Each turn reads once, writes all that is queued in batches, and looks at the clock. A timer that
+//! has run out is judged only when nothing that had arrived is unread: an answer that lies in the socket
+//! while the process was not running must count.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use iop_link::Role;
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
+use tokio::time::Sleep;
+
+use super::shared::{Shared, now, wake};
+use crate::socket::Socket;
+
+/// Room that is made for a read, and left over before more is made.
+const READ_ROOM: usize = 32 * 1024;
+const LEAST_ROOM: usize = 4 * 1024;
+
+/// More than a socket holds: whoever has read this much since a timer ran out has read all that had
+/// arrived by then, even from a peer that never pauses.
+const READ_BEFORE_JUDGING: usize = 16 * 1024 * 1024;
+
+/// How long the last words of a link may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+pub(super) struct Driver<R: Role> {
+    shared: Arc<Shared<R>>,
+    socket: Socket,
+    read: BytesMut,
+    batch: Vec<u8>,
+    written: usize,
+    timer: Pin<Box<Sleep>>,
+    armed: Option<Instant>,
+    /// Bytes read since the timer ran out.
+    overdue: Option<usize>,
+}
+
+impl<R: Role> Driver<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>, socket: Socket) -> Self {
+        Self {
+            shared,
+            socket,
+            read: BytesMut::new(),
+            batch: Vec::new(),
+            written: 0,
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            armed: None,
+            overdue: None,
+        }
+    }
+
+    /// Drives the link until the machine has something to tell. Cancel safe. After the output that
+    /// reports the end there is nothing more: call [`Self::finish`].
+    pub(super) async fn next(&mut self) -> R::Output {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// Writes the last words, if there are any, and closes.
+    pub(super) async fn finish(mut self) {
+        if self.written < self.batch.len() || self.shared.lock().link.wants_write() {
+            let _ = tokio::time::timeout(FAREWELL, self.farewell()).await;
+        }
+    }
+
+    async fn farewell(&mut self) {
+        std::future::poll_fn(|cx| self.poll_flush(cx)).await;
+        if self.socket.shutdown_write().is_err() {
+            return;
+        }
+        // Bytes that lie unread would make the close a reset, which can overtake our reason.
+        loop {
+            self.read.clear();
+            match self.socket.read_buf(&mut self.read).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<R::Output> {
+        loop {
+            let deadline = {
+                let mut inner = self.shared.lock();
+                inner.driver_runs(cx);
+                if let Some(output) = inner.link.poll_output() {
+                    return Poll::Ready(output);
+                }
+                inner.link.poll_timeout()
+            };
+            let read = self.poll_read(cx).is_ready();
+            let wrote = self.poll_write(cx).is_ready();
+            let judged = self.poll_timer(cx, deadline, read);
+            if !(read || wrote || judged || self.shared.lock().link.has_output()) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Reads once. Ready when something arrived.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.read.capacity() - self.read.len() < LEAST_ROOM {
+            self.read.reserve(READ_ROOM);
+        }
+        let read = {
+            let read = std::pin::pin!(self.socket.read_buf(&mut self.read));
+            ready!(read.poll(cx))
+        };
+        let mut inner = self.shared.lock();
+        match read {
+            Ok(0) => inner.link.handle_eof(now()),
+            Ok(bytes) => {
+                self.overdue = self.overdue.map(|read| read + bytes);
+                inner.link.handle_read(now(), &mut self.read);
+            }
+            Err(_) => inner.link.handle_lost(now()),
+        }
+        let woken = inner.take_signalled();
+        drop(inner);
+        wake(woken);
+        Poll::Ready(())
+    }
+
+    /// Writes until nothing is queued or the socket is full. Ready when something was written.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut progress = Poll::Pending;
+        loop {
+            if self.written == self.batch.len() && !self.fill() {
+                return progress;
+            }
+            let rest = &self.batch[self.written..];
+            match Pin::new(&mut self.socket).poll_write(cx, rest) {
+                Poll::Ready(Ok(bytes @ 1..)) => {
+                    self.written += bytes;
+                    progress = Poll::Ready(());
+                }
+                Poll::Ready(Ok(0) | Err(_)) => {
+                    self.lost();
+                    return Poll::Ready(());
+                }
+                Poll::Pending => {
+                    self.shared.lock().write_blocked = true;
+                    return progress;
+                }
+            }
+        }
+    }
+
+    /// Takes the next batch; says whether there is one.
+    fn fill(&mut self) -> bool {
+        self.batch.clear();
+        self.written = 0;
+        let mut inner = self.shared.lock();
+        inner.write_blocked = false;
+        inner.link.transmit(&mut self.batch);
+        let woken = inner.take_signalled();
+        drop(inner);
+        wake(woken);
+        !self.batch.is_empty()
+    }
+
+    fn lost(&mut self) {
+        self.batch.clear();
+        self.written = 0;
+        let mut inner = self.shared.lock();
+        inner.link.handle_lost(now());
+        let woken = inner.take_signalled();
+        drop(inner);
+        wake(woken);
+    }
+
+    /// Judges the timers when they are due and nothing is unread; says whether it did.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>, read: bool) -> bool {
+        if self.armed != deadline {
+            self.armed = deadline;
+            self.overdue = None;
+            if let Some(deadline) = deadline {
+                self.timer.as_mut().reset(deadline.into());
+            }
+        }
+        if self.armed.is_none() {
+            return false;
+        }
+        if self.overdue.is_none() {
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            self.overdue = Some(0);
+        }
+        let all_read = !read && !self.socket.is_readable();
+        if !all_read && self.overdue.is_some_and(|read| read < READ_BEFORE_JUDGING) {
+            return false;
+        }
+        self.overdue = None;
+        self.armed = None;
+        let mut inner = self.shared.lock();
+        inner.link.handle_timeout(now());
+        let woken = inner.take_signalled();
+        drop(inner);
+        wake(woken);
+        true
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.written < self.batch.len() || self.fill() {
+            let rest = &self.batch[self.written..];
+            match ready!(Pin::new(&mut self.socket).poll_write(cx, rest)) {
+                Ok(bytes @ 1..) => self.written += bytes,
+                Ok(0) | Err(_) => return Poll::Ready(()),
+            }
+        }
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Handles of a link at the Node.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use iop_link::node::Node;
+use iop_link::{Answer, LinkStats, RequestMessage, StreamError, StreamKey};
+use iop_types::{CloseReason, Generation};
+use iop_wire::v1;
+
+use super::shared::{Shared, Wait};
+
+/// A link, as the Node holds it.
+#[derive(Clone)]
+pub struct NodeLink {
+    shared: Arc<Shared<Node>>,
+    generation: Generation,
+}
+
+impl NodeLink {
+    pub(super) fn new(shared: Arc<Shared<Node>>, generation: Generation) -> Self {
+        Self { shared, generation }
+    }
+
+    /// Returns the link's generation.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Tells the Edge that a provider changed; a newer status replaces one of the same provider that
+    /// still waits.
+    pub fn send_status(&self, status: v1::ProviderStatus) {
+        self.shared.with(|link| link.send_status(status));
+    }
+
+    /// Returns counters.
+    pub fn stats(&self) -> LinkStats {
+        self.shared.lock().link.stats()
+    }
+}
+
+impl std::fmt::Debug for NodeLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeLink").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+/// One request as the Node receives it.
+#[derive(Debug)]
+pub struct NodeRequest {
+    /// The head.
+    pub message: RequestMessage,
+    /// The request body.
+    pub body: BodyReceiver,
+    /// Where answers go.
+    pub answers: AnswerSender,
+    /// Tells when to stop.
+    pub cancelled: Cancelled,
+}
+
+impl NodeRequest {
+    pub(super) fn new(shared: &Arc<Shared<Node>>, key: StreamKey, message: RequestMessage) -> Self {
+        Self {
+            message,
+            body: BodyReceiver(Handle { shared: Arc::clone(shared), key }),
+            answers: AnswerSender(Handle { shared: Arc::clone(shared), key }),
+            cancelled: Cancelled(Handle { shared: Arc::clone(shared), key }),
+        }
+    }
+}
+
+/// The request body of one stream.
+#[derive(Debug)]
+pub struct BodyReceiver(Handle);
+
+impl BodyReceiver {
+    /// Yields the next part, `None` after the last. Taking it returns its credit. Cancel safe.
+    ///
+    /// # Errors
+    /// The stream or link ended before the body did.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StreamError>>> {
+        let Handle { shared, key } = &self.0;
+        shared.poll(*key, Wait::Readable, cx, |link| link.poll_body(*key))
+    }
+
+    /// As [`Self::poll_recv`]. Cancel safe.
+    pub async fn recv(&mut self) -> Option<Result<Bytes, StreamError>> {
+        std::future::poll_fn(|cx| self.poll_recv(cx)).await
+    }
+}
+
+impl Drop for BodyReceiver {
+    fn drop(&mut self) {
+        self.0.shared.with(|link| link.release_body(self.0.key));
+    }
+}
+
+/// The answer side of one stream. Dropping it without a terminal sends `error: provider_error`.
+#[derive(Debug)]
+pub struct AnswerSender(Handle);
+
+impl AnswerSender {
+    /// Ready when the stream has credit and queue space. Pending means: wait for the client.
+    ///
+    /// # Errors
+    /// The link ended: nothing will be sent any more.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        let Handle { shared, key } = &self.0;
+        shared.poll(*key, Wait::Writable, cx, |link| link.poll_answer_room(*key))
+    }
+
+    /// Queues one answer; payloads above 16 KiB are split. Without a preceding ready it may exceed
+    /// the queue, never the credit. After a cancel it is dropped.
+    ///
+    /// # Errors
+    /// The link ended, or the answer does not fit a frame ([`StreamError::TooLarge`]).
+    pub fn send(&mut self, answer: Answer) -> Result<(), StreamError> {
+        self.0.shared.with(|link| link.send(self.0.key, answer))
+    }
+
+    /// Queues the terminal behind what was sent; nothing can follow.
+    ///
+    /// # Errors
+    /// The link ended.
+    pub fn finish(self, terminal: Answer) -> Result<(), StreamError> {
+        self.0.shared.with(|link| link.finish(self.0.key, terminal))
+    }
+}
+
+impl Drop for AnswerSender {
+    fn drop(&mut self) {
+        self.0.shared.with(|link| link.release_answers(self.0.key));
+    }
+}
+
+/// Completes when the Edge cancelled the request or the link ended, and again at every later poll.
+#[derive(Debug)]
+pub struct Cancelled(Handle);
+
+impl Future for Cancelled {
+    type Output = Result<v1::CancelReason, CloseReason>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Handle { shared, key } = &self.0;
+        shared.poll(*key, Wait::Cancelled, cx, |link| link.poll_cancelled(*key))
+    }
+}
+
+impl Drop for Cancelled {
+    fn drop(&mut self) {
+        self.0.shared.with(|link| link.release_cancelled(self.0.key));
+    }
+}
+
+struct Handle {
+    shared: Arc<Shared<Node>>,
+    key: StreamKey,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("id", &self.key.id).finish_non_exhaustive()
+    }
+}
