@@ -71,7 +71,8 @@ enum State {
 pub enum Output {
     /// Send an attempt under the permit that is held.
     Send(Send),
-    /// Tell the Node to stop the attempt; go on reading until it has ended.
+    /// Tell the Node to stop the attempt; go on reading until it has ended. It may just have ended by
+    /// itself: then there is nothing to tell and [`Self::Release`] follows at once.
     Cancel(CancelCause),
     /// Give up the ticket.
     LeaveQueue,
@@ -178,17 +179,13 @@ impl Dispatch {
     pub fn handle_unsent(&mut self, now: Instant, cause: Requeue) {
         self.claim_overdue(now);
         match self.state {
-            State::Sent => {
+            State::Sent | State::Discarding | State::HeadKnown(_) | State::Streaming(_) => {
                 let verdict = recovery::judge_unsent(self.facts(), cause);
                 self.follow(now, verdict);
             }
             // A head that was cancelled while it still waited in the link.
             State::Done { returning: Some(_) } => self.returned(),
-            State::Queued { .. }
-            | State::Discarding
-            | State::HeadKnown(_)
-            | State::Streaming(_)
-            | State::Done { returning: None } => self.late += 1,
+            State::Queued { .. } | State::Done { returning: None } => self.late += 1,
         }
     }
 

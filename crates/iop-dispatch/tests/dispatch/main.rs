@@ -1,0 +1,7 @@
+//! Scenarios of one request on a manual clock.
+
+mod ends;
+mod once;
+mod races;
+mod request;
+mod second_tries;

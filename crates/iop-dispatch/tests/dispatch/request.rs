@@ -1,0 +1,216 @@
+//! One request with a clock in the test's hand, and a host that only takes notes.
+
+use std::time::{Duration, Instant};
+
+use iop_dispatch::{
+    AttemptRecord, CancelCause, ClientEnd, Deadlines, Dispatch, Ended, Evidence, Finish, Grant,
+    Output, Relay, Send, Spec,
+};
+use iop_types::{CloseReason, ErrorCode, Failure, Form, Generation, Refusal, Requeue};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MILLI: Duration = Duration::from_millis(1);
+
+pub(crate) struct Request {
+    pub(crate) dispatch: Dispatch,
+    pub(crate) now: Instant,
+    /// What the host was told to do since it was last asked for.
+    pub(crate) told: Vec<Output>,
+}
+
+pub(crate) fn spec() -> Spec {
+    Spec {
+        received: Instant::now(),
+        deadlines: Deadlines::default(),
+        streamed: true,
+        has_finish: true,
+    }
+}
+
+pub(crate) fn grant(form: Form) -> Grant {
+    Grant {
+        node: "n".into(),
+        provider: "p".into(),
+        target: "m".into(),
+        generation: Generation(1),
+        form,
+        why: "least_loaded",
+        asks_usage: false,
+    }
+}
+
+impl Request {
+    pub(crate) fn new(spec: Spec) -> Self {
+        Self { dispatch: Dispatch::new(spec), now: spec.received, told: Vec::new() }
+    }
+
+    /// A streamed chat whose first attempt is out.
+    pub(crate) fn sent(form: Form) -> Self {
+        let mut request = Self::new(spec());
+        request.granted(grant(form));
+        request.expect_send();
+        request
+    }
+
+    /// A tunnel whose 200 head is the client's.
+    pub(crate) fn tunnel() -> Self {
+        let mut request = Self::sent(Form::Tunnel);
+        assert_eq!(request.head(200), Relay::Forward);
+        request
+    }
+
+    /// A streamed run that has started.
+    pub(crate) fn run() -> Self {
+        let mut request = Self::sent(Form::Run);
+        assert_eq!(request.start(), Relay::Forward);
+        request
+    }
+
+    pub(crate) fn granted(&mut self, grant: Grant) {
+        self.dispatch.handle_granted(self.now, grant);
+        self.drain();
+    }
+
+    pub(crate) fn refused(&mut self, failure: Failure) {
+        self.dispatch.handle_refused(self.now, failure);
+        self.drain();
+    }
+
+    pub(crate) fn unsent(&mut self, cause: Requeue) {
+        self.dispatch.handle_unsent(self.now, cause);
+        self.drain();
+    }
+
+    pub(crate) fn head(&mut self, status: u16) -> Relay {
+        let relay = self.dispatch.handle_head(self.now, status);
+        self.drain();
+        relay
+    }
+
+    pub(crate) fn start(&mut self) -> Relay {
+        let relay = self.dispatch.handle_start(self.now);
+        self.drain();
+        relay
+    }
+
+    pub(crate) fn body(&mut self, progress: bool) -> Relay {
+        let relay = self.dispatch.handle_body(self.now, progress);
+        self.drain();
+        relay
+    }
+
+    pub(crate) fn ended(&mut self, ended: Ended) {
+        self.dispatch.handle_ended(self.now, ended);
+        self.drain();
+    }
+
+    pub(crate) fn completed(&mut self) {
+        self.ended(Ended::Completed(whole()));
+    }
+
+    pub(crate) fn failed(&mut self, code: ErrorCode) {
+        self.ended(Ended::Failed(Failure::new(code, "it went wrong")));
+    }
+
+    pub(crate) fn node_refused(&mut self, refusal: Refusal) {
+        self.ended(Ended::Refused(refusal));
+    }
+
+    pub(crate) fn node_lost(&mut self) {
+        self.dispatch.handle_node_lost(self.now, CloseReason::ConnectionLost);
+        self.drain();
+    }
+
+    pub(crate) fn client_gone(&mut self) {
+        self.dispatch.handle_client_gone(self.now);
+        self.drain();
+    }
+
+    /// Lets time pass, stopping at every instant at which the request wants to be called.
+    pub(crate) fn advance(&mut self, by: Duration) {
+        let end = self.now + by;
+        while let Some(due) = self.dispatch.poll_timeout().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.dispatch.handle_timeout(self.now);
+            self.drain();
+            assert!(self.dispatch.poll_timeout().is_none_or(|next| next > self.now));
+        }
+        self.now = end;
+    }
+
+    /// Lets time pass without anybody noticing.
+    pub(crate) fn jump(&mut self, by: Duration) {
+        self.now += by;
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.dispatch.poll_output() {
+            self.told.push(output);
+        }
+    }
+
+    pub(crate) fn take_told(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.told)
+    }
+
+    pub(crate) fn expect_send(&mut self) -> Send {
+        match &self.take_told()[..] {
+            [Output::Send(send)] => *send,
+            other => panic!("not one send: {other:?}"),
+        }
+    }
+
+    /// The end of a request whose attempt has returned: the permit, then the finish.
+    pub(crate) fn expect_end(&mut self) -> Finish {
+        assert!(self.dispatch.is_over());
+        match self.take_told().as_slice() {
+            [Output::Release, Output::Finish(finish)] => finish.clone(),
+            other => panic!("not a release and a finish: {other:?}"),
+        }
+    }
+
+    /// The end of a request whose attempt was cut and has not returned yet.
+    pub(crate) fn expect_cut(&mut self) -> (CancelCause, Finish) {
+        assert!(!self.dispatch.is_over());
+        match self.take_told().as_slice() {
+            [Output::Cancel(cause), Output::Finish(finish)] => (*cause, finish.clone()),
+            other => panic!("not a cancel and a finish: {other:?}"),
+        }
+    }
+
+    /// The end of a request that waited.
+    pub(crate) fn expect_left_queue(&mut self) -> Finish {
+        assert!(self.dispatch.is_over());
+        match self.take_told().as_slice() {
+            [Output::LeaveQueue, Output::Finish(finish)] => finish.clone(),
+            other => panic!("not a ticket and a finish: {other:?}"),
+        }
+    }
+
+    pub(crate) fn attempt(&self, index: usize) -> &AttemptRecord {
+        &self.dispatch.attempts()[index]
+    }
+
+    pub(crate) fn ends(&self) -> Vec<&'static str> {
+        let attempts = self.dispatch.attempts().iter();
+        attempts.map(|a| a.end.as_ref().map_or("", iop_dispatch::AttemptEnd::as_str)).collect()
+    }
+}
+
+/// A response with all that belongs to it.
+pub(crate) fn whole() -> Evidence {
+    Evidence { finish_seen: true, done_seen: true, error: None }
+}
+
+pub(crate) fn code(finish: &Finish) -> ErrorCode {
+    finish.outcome.failure().map_or_else(|| panic!("{finish:?} is no failure"), |f| f.code)
+}
+
+pub(crate) fn error_code(client: &ClientEnd) -> ErrorCode {
+    match client {
+        ClientEnd::Error(failure) | ClientEnd::ErrorEvent(failure) => failure.code,
+        ClientEnd::Clean | ClientEnd::Abort | ClientEnd::Nothing => {
+            panic!("{client:?} is no error")
+        }
+    }
+}
