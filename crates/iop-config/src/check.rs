@@ -27,7 +27,7 @@ fn version(version: u32, findings: &mut Findings) {
 
 /// Local mode talks to this machine only.
 fn loopback(address: SocketAddr, path: Path, findings: &mut Findings) {
-    if !address.ip().is_loopback() {
+    if !address.ip().to_canonical().is_loopback() {
         findings.add(
             path,
             format!(

@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_missing_unit_a_fraction_and_a_wrong_order_are_refused_with_an_example() {
-        for text in ["", "300", "5 m", "1.5h", "-1s", "m", "5m1h", "5s5s", "5x", "99999999999999d"] {
+        for text in ["", "300", "5 m", "1.5h", "-1s", "m", "5m1h", "5s5s", "5x", "99999999999999d"]
+        {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains("1h30m"), "{error}");
         }

@@ -12,7 +12,7 @@ use crate::error::ConfigError;
 use crate::limits::Limits;
 use crate::provider::Provider;
 use crate::route::Route;
-use crate::{defaults, read, schema};
+use crate::{address, defaults, read, schema};
 
 /// Configuration of an Edge and of all its Nodes.
 ///
@@ -42,7 +42,9 @@ pub struct EdgeConfig {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, NodeEntry>")]
     pub nodes: BTreeMap<NodeId, NodeEntry>,
-    /// Model names for clients, beside the targets that providers list themselves.
+    /// Model names for clients, beside the targets that providers list themselves. An exact name
+    /// here wins over a listed target, which wins over a name that ends in `*` and so stands for
+    /// every name that begins like it; of several such the longest wins.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Route>")]
     pub routes: BTreeMap<RouteName, Route>,
@@ -119,9 +121,7 @@ impl Default for EdgeConfig {
 }
 
 /// Who may connect.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// This machine only: loopback addresses, no TLS, no keys.
@@ -134,12 +134,15 @@ pub enum Mode {
 #[serde(default, deny_unknown_fields)]
 pub struct Listen {
     /// For clients: the OpenAI-compatible API. Port 0 takes any free port.
+    #[serde(with = "address")]
     #[schemars(schema_with = "schema::address")]
     pub clients: SocketAddr,
     /// For Nodes, which dial in.
+    #[serde(with = "address")]
     #[schemars(schema_with = "schema::address")]
     pub nodes: SocketAddr,
     /// For the command line and for metrics.
+    #[serde(with = "address")]
     #[schemars(schema_with = "schema::address")]
     pub admin: SocketAddr,
 }

@@ -27,8 +27,7 @@ const OWNED: [&str; 12] = [
 
 /// Says what is wrong with a configured header. The value is never repeated.
 pub(crate) fn objection(name: &str, value: &str) -> Option<&'static str> {
-    let is_token =
-        |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let lower = name.to_ascii_lowercase();
     let lower_value = value.trim_start().to_ascii_lowercase();
     if name.is_empty() || !name.bytes().all(is_token) {
@@ -55,7 +54,8 @@ mod tests {
 
     #[test]
     fn ordinary_headers_pass() {
-        for (name, value) in [("X-Title", "home"), ("http-referer", "http://localhost"), ("a", "")] {
+        for (name, value) in [("X-Title", "home"), ("http-referer", "http://localhost"), ("a", "")]
+        {
             assert_eq!(objection(name, value), None, "{name}");
         }
     }
@@ -81,7 +81,10 @@ mod tests {
     #[test]
     fn headers_that_frame_a_message_are_refused() {
         for name in ["Host", "content-length", "Transfer-Encoding", "connection"] {
-            assert!(objection(name, "x").is_some_and(|text| text.contains("Node itself")), "{name}");
+            assert!(
+                objection(name, "x").is_some_and(|text| text.contains("Node itself")),
+                "{name}"
+            );
         }
         assert!(objection("x y", "x").is_some());
         assert!(objection("x", "a\r\nb").is_some());

@@ -33,6 +33,7 @@ pub mod schema;
 pub mod size;
 pub mod view;
 
+mod address;
 mod check;
 mod headers;
 mod tree;
@@ -45,6 +46,6 @@ pub use flag::{ProviderFlag, SecretFlag};
 pub use limits::Limits;
 pub use node::{EgressRule, NodeConfig, SecretSource};
 pub use overlay::{EdgeOverlay, NodeOverlay};
-pub use provider::{ApiKey, KeepAlive, Provider, UsageMode};
-pub use route::{Candidate, Policy, Priority, Queue, Recovery, Route};
+pub use provider::{ApiKey, KeepAlive, Provider};
+pub use route::{Candidate, Queue, Route};
 pub use view::{NodeView, ProviderView};

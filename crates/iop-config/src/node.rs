@@ -5,13 +5,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use ipnet::IpNet;
 use iop_types::NodeId;
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
-use crate::{check, defaults, read, schema};
+use crate::{address, check, defaults, read, schema};
 
 /// Configuration of one Node. Its providers come from its Edge.
 ///
@@ -28,7 +28,7 @@ pub struct NodeConfig {
     #[schemars(with = "String")]
     pub node: NodeId,
     /// Where the Edge listens for Nodes.
-    #[serde(default = "default_edge")]
+    #[serde(default = "default_edge", with = "address")]
     #[schemars(schema_with = "schema::address")]
     pub edge: SocketAddr,
     /// Directory of history and other state. `~` is the home directory; absent means the usual

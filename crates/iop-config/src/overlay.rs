@@ -52,9 +52,7 @@ impl EdgeOverlay {
     ///
     /// # Errors
     /// Fails when a variable does not hold an address, naming the variable.
-    pub fn from_variables(
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, ConfigError> {
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Ok(Self {
             listen_clients: address(&variable, LISTEN_CLIENTS)?,
             listen_nodes: address(&variable, LISTEN_NODES)?,
@@ -106,9 +104,7 @@ impl NodeOverlay {
     ///
     /// # Errors
     /// Fails when a variable does not hold an address, naming the variable.
-    pub fn from_variables(
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, ConfigError> {
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Ok(Self {
             node: filled(&variable, NODE).map(NodeId::from),
             edge: address(&variable, EDGE)?,

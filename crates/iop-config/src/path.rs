@@ -37,6 +37,19 @@ impl Path {
         Some(Self(above.to_vec()))
     }
 
+    /// Returns the first key, where the path begins with one.
+    pub fn first_key(&self) -> Option<&str> {
+        match self.0.first()? {
+            Step::Key(key) => Some(key),
+            Step::Index(_) => None,
+        }
+    }
+
+    /// Says whether a key is part of the path.
+    pub fn contains_key(&self, wanted: &str) -> bool {
+        self.0.iter().any(|step| matches!(step, Step::Key(key) if key == wanted))
+    }
+
     /// Returns the last key, where the path ends in one.
     pub fn last_key(&self) -> Option<&str> {
         match self.0.last()? {

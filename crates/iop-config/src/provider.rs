@@ -1,11 +1,13 @@
 //! One provider's entry.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use iop_types::{AdapterType, StallTimeout, Target};
+use iop_types::{AdapterType, StallTimeout, Target, UsageMode};
 use schemars::JsonSchema;
+use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::Endpoint;
@@ -57,6 +59,7 @@ pub struct Provider {
     pub hosted: Option<bool>,
     /// How token counts of streams are obtained.
     #[serde(default)]
+    #[schemars(schema_with = "schema::usage")]
     pub usage: UsageMode,
     /// What the `mock` adapter answers. Only for `mock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,7 +117,7 @@ pub struct ApiKey {
 }
 
 /// A value of Ollama's `keep_alive`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum KeepAlive {
     /// Seconds; a negative number keeps the model for ever, 0 unloads it at once.
@@ -133,27 +136,33 @@ impl KeepAlive {
     }
 }
 
-/// How token counts of streams are obtained.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum UsageMode {
-    /// Streams are asked for their usage; the one chunk that the client did not ask for is removed.
-    #[default]
-    Exact,
-    /// Nothing is added or removed: usage is counted where it is seen.
-    Observed,
+impl<'de> Deserialize<'de> for KeepAlive {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(KeepAliveVisitor)
+    }
 }
 
-impl UsageMode {
-    /// Combines what provider and route say: nothing is touched when one of them forbids it.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Exact, Self::Exact) => Self::Exact,
-            (Self::Observed, _) | (_, Self::Observed) => Self::Observed,
-        }
+struct KeepAliveVisitor;
+
+impl Visitor<'_> for KeepAliveVisitor {
+    type Value = KeepAlive;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of seconds or a duration like 5m")
+    }
+
+    fn visit_i64<E>(self, seconds: i64) -> Result<KeepAlive, E> {
+        Ok(KeepAlive::Seconds(seconds))
+    }
+
+    fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<KeepAlive, E> {
+        i64::try_from(seconds)
+            .map(KeepAlive::Seconds)
+            .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(seconds), &self))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<KeepAlive, E> {
+        Ok(KeepAlive::Text(text.to_owned()))
     }
 }
 

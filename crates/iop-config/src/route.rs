@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use iop_types::{NodeId, ProviderKey, Target};
+use iop_types::{NodeId, Policy, ProviderKey, Recovery, Target, UsageMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::provider::UsageMode;
 use crate::{defaults, duration, schema};
 
 /// One model name and how its requests are served.
@@ -15,8 +14,9 @@ use crate::{defaults, duration, schema};
 pub struct Route {
     /// Where requests may go; at least one.
     pub candidates: Vec<Candidate>,
-    /// How a candidate is chosen.
+    /// How a candidate is chosen among those of the smallest `priority` that can take the request.
     #[serde(default)]
+    #[schemars(schema_with = "schema::policy")]
     pub policy: Policy,
     /// Bound on a whole request, from receipt to the last byte. Absent means none.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "duration::optional")]
@@ -27,18 +27,18 @@ pub struct Route {
     pub queue: Queue,
     /// How token counts of streams are obtained; `observed` at the provider wins over `exact` here.
     #[serde(default)]
+    #[schemars(schema_with = "schema::usage")]
     pub usage: UsageMode,
     /// How long the head of a stream is held back until its first progress, so that an early
     /// failure can still be retried. 0 means not at all.
     #[serde(default = "default_hold_head", with = "duration::text")]
     #[schemars(schema_with = "schema::duration")]
     pub hold_head: Duration,
-    /// Which failures may be tried again on another attempt.
+    /// Which failures may be tried again, while no byte of the response has reached the client. A
+    /// request that may have reached a provider can then be executed twice.
     #[serde(default)]
+    #[schemars(schema_with = "schema::recovery")]
     pub recovery: Recovery,
-    /// Which requests go first when capacity is short.
-    #[serde(default)]
-    pub priority: Priority,
 }
 
 impl Route {
@@ -52,7 +52,6 @@ impl Route {
             usage: UsageMode::default(),
             hold_head: defaults::HOLD_HEAD,
             recovery: Recovery::default(),
-            priority: Priority::default(),
         }
     }
 }
@@ -67,7 +66,8 @@ pub struct Candidate {
     /// Provider, by its key; the adapter's name will do where only one provider of the Node has it.
     #[schemars(with = "String")]
     pub provider: ProviderKey,
-    /// What the provider is asked to execute.
+    /// What the provider is asked to execute. On a route whose name ends in `*`, a `*` at the end
+    /// stands for what the name's `*` matched.
     #[schemars(with = "String")]
     pub target: Target,
     /// Candidates with a smaller number are preferred.
@@ -79,28 +79,11 @@ pub struct Candidate {
     pub weight: u32,
 }
 
-/// How a candidate is chosen among those that can take the request.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// The one with the most room.
-    #[default]
-    LeastLoaded,
-    /// The first in the order of the file.
-    Ordered,
-    /// By the candidates' weights.
-    Weighted,
-    /// The same one for the same conversation, while it has room.
-    Affinity,
-}
-
 /// How requests of a route wait for capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Queue {
-    /// Requests that may wait; one more is 429 `queue_full`.
+    /// Requests that may wait; one more is 429 `queue_full`. 0 means that none waits.
     pub max_waiting: usize,
     /// How long a request waits; then 503 `queue_timeout`.
     #[serde(with = "duration::text")]
@@ -120,47 +103,6 @@ impl Default for Queue {
             wait_for_node: defaults::WAIT_FOR_NODE,
         }
     }
-}
-
-/// Which failures may be tried again. A retry after a request may have reached a provider can
-/// execute it twice.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Recovery {
-    /// None.
-    Off,
-    /// Only those in which the request cannot have reached a provider.
-    ConnectOnly,
-    /// All that can be recovered while no byte of the response has reached the client.
-    #[default]
-    Full,
-}
-
-/// Which requests go first when capacity is short. Declared in that order.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Default,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// Somebody waits for the answer.
-    Interactive,
-    /// Neither.
-    #[default]
-    Default,
-    /// Nobody waits for the answer.
-    Batch,
 }
 
 const fn default_hold_head() -> Duration {

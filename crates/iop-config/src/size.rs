@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
 pub fn format(bytes: u64) -> String {
     let (name, factor) = UNITS
         .into_iter()
-        .find(|(_, factor)| bytes >= *factor && bytes % factor == 0)
+        .find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor))
         .unwrap_or(("B", 1));
     format!("{}{name}", bytes / factor)
 }

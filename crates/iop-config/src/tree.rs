@@ -21,13 +21,16 @@ struct Mark {
 }
 
 impl Tree {
-    /// Reads the places of a text; of one that is no YAML, none.
-    pub(crate) fn of(text: &str) -> Self {
+    /// Reads the places of a text, whatever it means.
+    ///
+    /// # Errors
+    /// Fails when the text is no YAML.
+    pub(crate) fn of(text: &str) -> Result<Self, serde_saphyr::Error> {
+        let options = serde_saphyr::options! { with_snippet: false };
+        let root: Spanned<Node> = serde_saphyr::from_str_with_options(text, options)?;
         let mut tree = Self::default();
-        if let Ok(root) = serde_saphyr::from_str::<Spanned<Node>>(text) {
-            tree.add(Path::root(), None, &root);
-        }
-        tree
+        tree.add(Path::root(), None, &root);
+        Ok(tree)
     }
 
     /// Returns the place of a field, or of the nearest field above it.
@@ -52,6 +55,16 @@ impl Tree {
         self.0.iter().find(|mark| mark.value == Some(position)).map(|mark| &mark.path)
     }
 
+    /// Finds the last field that begins at a place or before it on its line.
+    pub(crate) fn before(&self, position: Position) -> Option<&Path> {
+        let begin = |mark: &Mark| mark.key.max(mark.value).filter(|begin| *begin <= position);
+        self.0
+            .iter()
+            .filter(|mark| begin(mark).is_some_and(|begin| begin.line == position.line))
+            .max_by_key(|mark| begin(mark))
+            .map(|mark| &mark.path)
+    }
+
     /// Adds a value and what lies below it, outermost first.
     fn add(&mut self, path: Path, key: Option<Position>, value: &Spanned<Node>) {
         self.0.push(Mark { path: path.clone(), key, value: place(value.referenced) });
@@ -73,16 +86,15 @@ impl Tree {
 
 /// Returns a place as this crate says it; an unknown one has line 0.
 pub(crate) fn place(location: Location) -> Option<Position> {
-    (location.line() > 0)
-        .then(|| Position { line: location.line(), column: location.column() })
+    (location.line() > 0).then(|| Position { line: location.line(), column: location.column() })
 }
 
 /// The shape of a text without its values.
 #[derive(Debug)]
 enum Node {
     Leaf,
-    List(Vec<Spanned<Node>>),
-    Map(Vec<(Spanned<String>, Spanned<Node>)>),
+    List(Vec<Spanned<Self>>),
+    Map(Vec<(Spanned<String>, Spanned<Self>)>),
 }
 
 impl<'de> Deserialize<'de> for Node {
@@ -182,7 +194,7 @@ mod tests {
 
     #[test]
     fn fields_are_found_by_place_and_places_by_field() {
-        let tree = Tree::of(TEXT);
+        let tree = Tree::of(TEXT).expect("valid");
         let node = Path::root().key("routes").key("chat").key("candidates").index(0).key("node");
         assert_eq!(tree.position(&node), Some(at(5, 11)));
         assert_eq!(tree.key_at(at(5, 11)), Some(&node));
@@ -192,14 +204,8 @@ mod tests {
 
     #[test]
     fn a_field_that_is_absent_has_the_place_of_what_lacks_it() {
-        let tree = Tree::of(TEXT);
+        let tree = Tree::of(TEXT).expect("valid");
         let absent = Path::root().key("routes").key("chat").key("queue").key("timeout");
         assert_eq!(tree.position(&absent), Some(at(3, 3)));
-    }
-
-    #[test]
-    fn a_text_that_is_no_yaml_has_no_places() {
-        let tree = Tree::of("a: [");
-        assert_eq!(tree.position(&Path::root()), None);
     }
 }

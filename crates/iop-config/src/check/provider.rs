@@ -42,7 +42,9 @@ fn endpoint(provider: &Provider, at: &Path, findings: &mut Findings) {
         }
         (adapter, None) => findings.add(
             at.key("endpoint"),
-            format!("is missing: `{adapter}` needs the server's base URL, like http://127.0.0.1:8000"),
+            format!(
+                "is missing: `{adapter}` needs the server's base URL, like http://127.0.0.1:8000"
+            ),
         ),
         (_, Some(_)) => {}
     }
@@ -79,7 +81,8 @@ fn only_for_some(provider: &Provider, at: &Path, findings: &mut Findings) {
     ] {
         if is_set && !is_known {
             let adapter = provider.adapter;
-            findings.add(at.key(key), format!("has no meaning for `{adapter}`, only for {adapters}"));
+            findings
+                .add(at.key(key), format!("has no meaning for `{adapter}`, only for {adapters}"));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iop_types::{NodeId, ProviderKey, RouteName};
+use iop_types::{NodeId, ProviderKey, RouteName, Target};
 
 use crate::edge::NodeEntry;
 use crate::path::Path;
@@ -19,9 +19,13 @@ pub(super) fn check(
     at: &Path,
     findings: &mut Findings,
 ) {
+    let (fixed, is_pattern) = match route_name.as_str().strip_suffix('*') {
+        Some(fixed) => (fixed, true),
+        None => (route_name.as_str(), false),
+    };
     free_name(route_name.as_str(), at.clone(), findings);
-    if route_name.as_str().contains('*') {
-        findings.add(at.clone(), "patterns are not available yet: write one whole model name");
+    if fixed.contains('*') {
+        findings.add(at.clone(), "has a `*` in the middle: write it at the end, or a whole name");
     }
     if route.candidates.is_empty() {
         findings.add(
@@ -36,7 +40,14 @@ pub(super) fn check(
         );
     }
     for (index, candidate) in route.candidates.iter_mut().enumerate() {
-        resolve(candidate, nodes, &at.key("candidates").index(index), findings);
+        let at = at.key("candidates").index(index);
+        if candidate.target.as_str().contains('*') && !is_pattern {
+            findings.add(
+                at.key("target"),
+                "has a `*` but the route's name has none to fill it: write a whole target",
+            );
+        }
+        resolve(candidate, nodes, &at, findings);
     }
     duplicates(&route.candidates, at, findings);
 }
@@ -50,7 +61,8 @@ fn resolve(
 ) {
     free_name(candidate.target.as_str(), at.key("target"), findings);
     if candidate.weight == 0 {
-        findings.add(at.key("weight"), "must be at least 1: remove the candidate to give it nothing");
+        findings
+            .add(at.key("weight"), "must be at least 1: remove the candidate to give it nothing");
     }
     let Some(entry) = nodes.get(&candidate.node) else {
         let names = nodes.keys().map(NodeId::as_str);
@@ -67,7 +79,9 @@ fn resolve(
     let providers = entry.providers.as_ref().unwrap_or(&no_providers);
     match find(&candidate.provider, providers) {
         Found::Listed(key, provider) => {
-            let is_served = provider.serves_all() || provider.targets.contains(&candidate.target);
+            let is_served = provider.serves_all()
+                || provider.targets.contains(&candidate.target)
+                || candidate.target.as_str().ends_with('*');
             if !is_served {
                 findings.add(
                     at.key("target"),
@@ -75,7 +89,7 @@ fn resolve(
                         "`{}` is not among the targets of provider `{key}`: add it there, or \
                          write one of {}",
                         candidate.target,
-                        provider.targets.iter().map(|t| t.as_str()).collect::<Vec<_>>().join(", "),
+                        provider.targets.iter().map(Target::as_str).collect::<Vec<_>>().join(", "),
                     ),
                 );
             }
