@@ -1,1 +1,46 @@
 //! Run history in SQLite, batched off the hot path.
+//!
+//! A host owns one [`DataDir`] and in it one history: [`EdgeHistory`] keeps every request with its
+//! attempts, [`NodeHistory`] the work of a Node. Writing is a push into a bounded queue that never
+//! waits; one thread per history writes a transaction per 100 rows or 50 ms. History never stops
+//! inference: a locked, full, read-only, broken or missing file only makes the history *degraded*,
+//! visible in [`Health`] with the reason; what waits is bounded, written once the file works again
+//! or counted as dropped. Prompts, completions, headers and secrets have no column.
+//!
+//! A row is inserted at receipt and completed at the end, so that a killed process leaves no gap:
+//! what it had at work is turned into `interrupted` when the file is next opened. A run that begins
+//! and ends within one batch is one write.
+//!
+//! This crate does not decide what is recorded; hosts do. Times come from the caller.
+//!
+//! Read next: [`record`] for what is kept, `queue.rs` and `writer.rs` for how it is written,
+//! `database.rs` for how a file is opened, mended and set aside, [`edge`] and [`node`] for the two
+//! histories.
+
+pub mod data_dir;
+pub mod edge;
+pub mod health;
+pub mod node;
+pub mod query;
+pub mod record;
+pub mod work;
+
+mod database;
+mod handle;
+mod queue;
+mod sql;
+mod timestamp;
+mod writer;
+
+pub use iop_types::Form;
+
+pub use data_dir::{DataDir, DataDirError};
+pub use edge::EdgeHistory;
+pub use health::Health;
+pub use node::NodeHistory;
+pub use query::{FindError, Query, ReadError};
+pub use record::{
+    AttemptRecord, HealthEvidence, Outcome, Ownership, Receipt, Run, Stall, StallPhase,
+    TerminalKind, TerminalRecord, UsageRecord,
+};
+pub use work::{Work, WorkOutcome, WorkReceipt};

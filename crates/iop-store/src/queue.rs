@@ -1,0 +1,259 @@
+//! Rows on their way to the writer: bounded, never waited for by those who push.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::health::Health;
+
+/// Rows that wait at most: what 400 requests a second leave, two rows each, while another process
+/// holds the file for 10 s.
+pub(crate) const CAPACITY: usize = 8192;
+/// Rows of one transaction at most.
+pub(crate) const BATCH: usize = 100;
+/// How long a row waits for others to share its transaction.
+pub(crate) const LINGER: Duration = Duration::from_millis(50);
+
+/// A bounded queue with one consumer that takes batches.
+#[derive(Debug)]
+pub(crate) struct Queue<R> {
+    state: Mutex<State<R>>,
+    /// Wakes the writer: rows came, somebody flushes, or the end is near.
+    work: Condvar,
+    /// Wakes those who flush: rows were written or dropped.
+    settled: Condvar,
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct State<R> {
+    waiting: VecDeque<R>,
+    /// Rows that the writer has taken and not yet settled.
+    taken: usize,
+    /// Somebody waits for everything to be written: rows do not wait for company.
+    flushing: usize,
+    stage: Stage,
+    health: Health,
+}
+
+/// Declared in the order in which they follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// Rows come and are written; failures are waited out.
+    Open,
+    /// No further rows come; the rest is written, failures are waited out.
+    Closing,
+    /// The rest is written; the first failure gives it up.
+    GivingUp,
+}
+
+impl<R> Queue<R> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            state: Mutex::new(State {
+                waiting: VecDeque::new(),
+                taken: 0,
+                flushing: 0,
+                stage: Stage::Open,
+                health: Health::default(),
+            }),
+            work: Condvar::new(),
+            settled: Condvar::new(),
+            capacity,
+        }
+    }
+
+    /// Makes a queue that nobody empties: every row is dropped.
+    pub(crate) fn disabled(reason: String) -> Self {
+        let queue = Self::new(0);
+        queue.lock().health.degraded = Some(reason);
+        queue
+    }
+
+    /// Adds a row, or drops it when too many wait.
+    pub(crate) fn push(&self, row: R) {
+        let mut state = self.lock();
+        if state.stage > Stage::Open || state.waiting.len() >= self.capacity {
+            state.health.dropped += 1;
+            if state.health.degraded.is_none() {
+                state.health.degraded = Some("rows come faster than they are written".to_owned());
+            }
+            return;
+        }
+        state.waiting.push_back(row);
+        // The writer sleeps until the first row of a batch, then until the batch is full.
+        if state.waiting.len() == 1 || state.waiting.len() == BATCH {
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits for rows and takes up to [`BATCH`] of them; `None` when no more can come.
+    pub(crate) fn take(&self) -> Option<Vec<R>> {
+        let mut state = self.lock();
+        while state.waiting.is_empty() {
+            if state.stage > Stage::Open {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let due = Instant::now() + LINGER;
+        while state.waiting.len() < BATCH && state.flushing == 0 && state.stage == Stage::Open {
+            let rest = due.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                break;
+            }
+            state = self.work.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let count = state.waiting.len().min(BATCH);
+        state.taken = count;
+        Some(state.waiting.drain(..count).collect())
+    }
+
+    /// Notes that the rows last taken are written.
+    pub(crate) fn written(&self) {
+        let mut state = self.lock();
+        state.health.written += state.taken as u64;
+        state.health.degraded = None;
+        state.taken = 0;
+        self.settled.notify_all();
+    }
+
+    /// Notes why rows cannot be written, and says whether that is news.
+    pub(crate) fn degraded(&self, reason: &str) -> bool {
+        let mut state = self.lock();
+        let is_news = state.health.degraded.as_deref() != Some(reason);
+        state.health.degraded = Some(reason.to_owned());
+        is_news
+    }
+
+    /// Notes that the file works, with nothing to write.
+    pub(crate) fn recovered(&self) {
+        self.lock().health.degraded = None;
+    }
+
+    /// Notes where a broken file was put.
+    pub(crate) fn set_aside(&self, path: PathBuf) {
+        self.lock().health.set_aside = Some(path);
+    }
+
+    /// Waits before the rows last taken are tried again; false when they are to be given up.
+    pub(crate) fn wait_for_retry(&self, pause: Duration) -> bool {
+        let state = self.lock();
+        let (state, _) = self
+            .work
+            .wait_timeout_while(state, pause, |state| state.stage < Stage::GivingUp)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.stage < Stage::GivingUp
+    }
+
+    /// Drops the rows last taken and all that wait.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.lock();
+        state.health.dropped += (state.taken + state.waiting.len()) as u64;
+        state.taken = 0;
+        state.waiting.clear();
+        self.settled.notify_all();
+    }
+
+    /// Waits until every row is written or dropped; false when that takes too long.
+    pub(crate) fn flush(&self, within: Duration) -> bool {
+        let mut state = self.lock();
+        state.flushing += 1;
+        self.work.notify_one();
+        let (mut state, _) = self
+            .settled
+            .wait_timeout_while(state, within, |state| !state.is_settled())
+            .unwrap_or_else(PoisonError::into_inner);
+        state.flushing -= 1;
+        state.is_settled()
+    }
+
+    /// Refuses further rows; the writer ends once the rest is written.
+    pub(crate) fn close(&self) {
+        self.advance(Stage::Closing);
+    }
+
+    /// Refuses further rows; the writer ends at the next failure or once the rest is written.
+    pub(crate) fn close_now(&self) {
+        self.advance(Stage::GivingUp);
+    }
+
+    /// Returns how the history is doing.
+    pub(crate) fn health(&self) -> Health {
+        let state = self.lock();
+        Health { waiting: state.waiting.len() + state.taken, ..state.health.clone() }
+    }
+
+    fn advance(&self, stage: Stage) {
+        let mut state = self.lock();
+        state.stage = state.stage.max(stage);
+        self.work.notify_all();
+    }
+
+    /// A panic while the lock was held cannot leave the state half changed: nothing below panics.
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R> State<R> {
+    fn is_settled(&self) -> bool {
+        self.waiting.is_empty() && self.taken == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_and_says_so_without_waiting() {
+        let queue = Queue::new(2);
+        for row in 0..5 {
+            queue.push(row);
+        }
+        let health = queue.health();
+        assert_eq!((health.waiting, health.dropped), (2, 3));
+        assert!(health.degraded.is_some());
+        assert_eq!(queue.take(), Some(vec![0, 1]));
+        queue.written();
+        let health = queue.health();
+        assert_eq!((health.waiting, health.written, health.degraded), (0, 2, None));
+    }
+
+    #[test]
+    fn a_batch_holds_at_most_a_hundred_rows() {
+        let queue = Queue::new(CAPACITY);
+        (0..250).for_each(|row| queue.push(row));
+        let mut sizes = Vec::new();
+        queue.close();
+        while let Some(batch) = queue.take() {
+            sizes.push(batch.len());
+            queue.written();
+        }
+        assert_eq!(sizes, [100, 100, 50]);
+    }
+
+    #[test]
+    fn after_the_close_rows_are_dropped_and_the_rest_can_be_given_up() {
+        let queue = Queue::new(10);
+        queue.push(1);
+        queue.push(2);
+        queue.close_now();
+        queue.push(3);
+        assert!(queue.take().is_some());
+        assert!(!queue.wait_for_retry(Duration::from_secs(3600)));
+        queue.give_up();
+        assert_eq!(queue.health().dropped, 3);
+        assert!(queue.flush(Duration::ZERO));
+        assert_eq!(queue.take(), None);
+    }
+
+    #[test]
+    fn a_flush_that_nobody_serves_ends_in_time() {
+        let queue = Queue::new(10);
+        queue.push(1);
+        assert!(!queue.flush(Duration::from_millis(1)));
+    }
+}
