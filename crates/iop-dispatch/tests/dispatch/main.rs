@@ -1,5 +1,6 @@
 //! Scenarios of one request on a manual clock.
 
+mod aborts;
 mod ends;
 mod once;
 mod races;
