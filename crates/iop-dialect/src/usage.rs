@@ -7,6 +7,7 @@ mod body_observer;
 mod chunk_filter;
 mod estimate;
 mod figures;
+mod likeness;
 mod search;
 mod stream_observer;
 

@@ -12,10 +12,22 @@ use memchr::memmem::Finder;
 #[derive(Debug)]
 pub(super) struct Key(LazyLock<Finder<'static>>);
 
-pub(super) static CHOICES: Key = Key(LazyLock::new(|| Finder::new("\"choices\"")));
-pub(super) static ERROR: Key = Key(LazyLock::new(|| Finder::new("\"error\"")));
-pub(super) static FINISH_REASON: Key = Key(LazyLock::new(|| Finder::new("\"finish_reason\"")));
-pub(super) static USAGE: Key = Key(LazyLock::new(|| Finder::new("\"usage\"")));
+macro_rules! keys {
+    ($($name:ident = $key:literal;)*) => {
+        $(pub(super) static $name: Key = Key(LazyLock::new(|| Finder::new($key)));)*
+    };
+}
+
+keys! {
+    ARGUMENTS = "\"arguments\"";
+    CHOICES = "\"choices\"";
+    CONTENT = "\"content\"";
+    ERROR = "\"error\"";
+    FINISH_REASON = "\"finish_reason\"";
+    REASONING_CONTENT = "\"reasoning_content\"";
+    TEXT = "\"text\"";
+    USAGE = "\"usage\"";
+}
 
 impl Key {
     /// Iterates over what follows each occurrence of the key with its quotes: the closing quote of

@@ -4,6 +4,7 @@ use iop_types::Usage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::likeness::Likeness;
 use super::read_figures;
 use super::search::{CHOICES, ERROR, FINISH_REASON, USAGE};
 use crate::openai::ProviderError;
@@ -31,6 +32,7 @@ struct Seen {
     is_done: bool,
     has_skipped: bool,
     deltas: u64,
+    ordinary: Likeness,
 }
 
 impl Default for StreamObserver {
@@ -107,13 +109,16 @@ impl Seen {
             }
             _ => {}
         }
-        if event.data == b"[DONE]" {
+        if self.ordinary.covers(event.data) {
+            self.deltas += 1;
+        } else if event.data == b"[DONE]" {
             self.is_done = true;
         } else if is_remarkable(event.data) {
             self.parse(event.data);
         } else {
             self.is_openai = self.is_openai || CHOICES.is_in(event.data);
             self.deltas += 1;
+            self.ordinary.learn(event.data);
         }
     }
 
