@@ -105,3 +105,45 @@ fn create(path: &Path) -> io::Result<()> {
     // one that a service manager made; the files in it are private either way.
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_holds_a_directory_and_the_next_gets_it_afterwards() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("below").join("edge");
+        let held = DataDir::open(&path).expect("free");
+        let refused = DataDir::open(&path).expect_err("held");
+        assert!(refused.is_in_use());
+        let text = refused.to_string();
+        assert!(text.contains(&path.display().to_string()), "{text}");
+        assert!(text.contains(&format!("({})", std::process::id())), "{text}");
+        assert!(text.contains("`data_dir`"), "{text}");
+        drop(held);
+        assert_eq!(DataDir::open(&path).expect("free again").path(), path);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_says_which() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").expect("writes");
+        let refused = DataDir::open(file.join("edge")).expect_err("below a file");
+        assert!(!refused.is_in_use());
+        assert!(refused.to_string().contains("edge"), "{refused}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn directory_and_files_are_their_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("edge");
+        let _held = DataDir::open(&path).expect("free");
+        let mode = |path: &Path| path.metadata().expect("exists").permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700);
+        assert_eq!(mode(&path.join("lock")), 0o600);
+    }
+}

@@ -157,3 +157,210 @@ impl<T: Table> Writer<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::health::Health;
+    use crate::queue::CAPACITY;
+
+    /// A table of texts whose file can be bounded.
+    struct Notes {
+        page_limit: Arc<AtomicU32>,
+    }
+
+    impl Schema for Notes {
+        const STEPS: &[&str] = &["CREATE TABLE notes (text TEXT NOT NULL) STRICT"];
+        const INTERRUPT: &str = "UPDATE notes SET text = 'interrupted' WHERE text = 'open'";
+    }
+
+    impl Table for Notes {
+        type Row = String;
+
+        fn write(&mut self, to: &Transaction<'_>, rows: &[String]) -> rusqlite::Result<()> {
+            rows.iter()
+                .try_for_each(|row| to.execute("INSERT INTO notes VALUES (?)", [row]).map(drop))
+        }
+
+        fn prune(&mut self, _: &Transaction<'_>) -> rusqlite::Result<bool> {
+            Ok(false)
+        }
+
+        fn page_limit(&self) -> Option<u32> {
+            Some(self.page_limit.load(Ordering::Relaxed))
+        }
+    }
+
+    struct Fixture {
+        dir: tempfile::TempDir,
+        page_limit: Arc<AtomicU32>,
+        queue: Arc<Queue<String>>,
+        writer: JoinHandle<()>,
+    }
+
+    impl Fixture {
+        fn start(prepare: impl FnOnce(&std::path::Path)) -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = dir.path().join("notes.db");
+            prepare(&path);
+            let queue = Arc::new(Queue::new(CAPACITY));
+            let page_limit = Arc::new(AtomicU32::new(u32::MAX));
+            let table = Notes { page_limit: Arc::clone(&page_limit) };
+            let writer = start("notes", path, table, Arc::clone(&queue)).expect("a thread");
+            Self { dir, page_limit, queue, writer }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.dir.path().join("notes.db")
+        }
+
+        fn count(&self) -> u64 {
+            let connection = database::open_to_read(&self.path()).expect("readable");
+            connection
+                .query_row("SELECT count(*) FROM notes", [], |row| row.get::<_, u32>(0))
+                .expect("a count")
+                .into()
+        }
+
+        /// Waits until the history says what is expected.
+        fn until(&self, is_expected: impl Fn(&Health) -> bool) -> Health {
+            for _ in 0..1000 {
+                let health = self.queue.health();
+                if is_expected(&health) {
+                    return health;
+                }
+                self.queue.flush(Duration::from_millis(10));
+                std::thread::yield_now();
+            }
+            panic!("not within the time: {:?}", self.queue.health());
+        }
+
+        fn flush(&self) {
+            assert!(self.queue.flush(Duration::from_secs(10)), "{:?}", self.queue.health());
+        }
+
+        fn end(self) -> Health {
+            self.queue.close_now();
+            self.writer.join().expect("no panic");
+            self.queue.health()
+        }
+    }
+
+    #[test]
+    fn rows_wait_while_another_process_holds_the_file_and_are_written_afterwards() {
+        let fixture = Fixture::start(|_| {});
+        fixture.queue.push("first".to_owned());
+        fixture.flush();
+        let other = Connection::open(fixture.path()).expect("opens");
+        other.execute_batch("BEGIN IMMEDIATE").expect("locks");
+        for number in 0..20 {
+            fixture.queue.push(number.to_string());
+        }
+        let health = fixture.until(|health| health.degraded.is_some());
+        assert!(health.degraded.is_some_and(|reason| reason.contains("locked")));
+        assert_eq!(health.waiting, 20);
+        other.execute_batch("COMMIT").expect("unlocks");
+        fixture.flush();
+        assert_eq!(fixture.count(), 21);
+        let health = fixture.end();
+        assert_eq!((health.written, health.dropped, health.degraded), (21, 0, None));
+    }
+
+    #[test]
+    fn a_full_disk_degrades_and_writing_resumes_when_there_is_room() {
+        let fixture = Fixture::start(|_| {});
+        fixture.page_limit.store(20, Ordering::Relaxed);
+        let large = "x".repeat(4096);
+        for _ in 0..50 {
+            fixture.queue.push(large.clone());
+        }
+        let health = fixture.until(|health| health.degraded.is_some());
+        assert!(health.degraded.is_some_and(|reason| reason.contains("full")));
+        fixture.page_limit.store(1000, Ordering::Relaxed);
+        fixture.flush();
+        assert_eq!(fixture.count(), 50);
+        assert_eq!(fixture.end().degraded, None);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_the_rest_is_counted_as_dropped() {
+        let fixture = Fixture::start(|path| std::fs::create_dir(path).expect("a directory"));
+        let more = CAPACITY + 1000;
+        for number in 0..more {
+            fixture.queue.push(number.to_string());
+        }
+        let health = fixture.until(|health| health.degraded.is_some());
+        assert!(health.waiting <= CAPACITY + crate::queue::BATCH);
+        assert_eq!(health.waiting as u64 + health.dropped, more as u64);
+        std::fs::remove_dir(fixture.path()).expect("removes");
+        fixture.flush();
+        assert_eq!(fixture.count(), fixture.queue.health().written);
+        let health = fixture.end();
+        assert_eq!(health.written + health.dropped, more as u64);
+    }
+
+    #[test]
+    fn a_corrupt_file_is_set_aside_untouched_and_a_new_one_begins() {
+        let garbage = vec![b'x'; 8192];
+        let fixture = Fixture::start(|path| std::fs::write(path, &garbage).expect("writes"));
+        fixture.queue.push("new".to_owned());
+        fixture.flush();
+        assert_eq!(fixture.count(), 1);
+        let aside = fixture.queue.health().set_aside.expect("set aside");
+        assert_eq!(std::fs::read(aside).expect("kept"), garbage);
+        assert_eq!(fixture.end().degraded, None);
+    }
+
+    #[test]
+    fn a_second_corrupt_file_does_not_replace_the_first() {
+        let fixture = Fixture::start(|path| {
+            std::fs::write(path, vec![b'x'; 8192]).expect("writes");
+            let earlier = path.with_file_name("notes.db.corrupt-1");
+            std::fs::write(earlier, "earlier").expect("writes");
+        });
+        fixture.flush();
+        let health = fixture.until(|health| health.set_aside.is_some());
+        assert!(health.set_aside.is_some_and(|path| path.ends_with("notes.db.corrupt-2")));
+        let earlier = fixture.dir.path().join("notes.db.corrupt-1");
+        assert_eq!(std::fs::read(earlier).expect("kept"), b"earlier");
+    }
+
+    #[test]
+    fn a_file_of_a_later_version_is_left_alone() {
+        let fixture = Fixture::start(|path| {
+            let later = Connection::open(path).expect("opens");
+            later.pragma_update(None, "user_version", 99).expect("sets");
+        });
+        fixture.queue.push("row".to_owned());
+        let health = fixture.until(|health| health.degraded.is_some());
+        assert!(health.degraded.is_some_and(|reason| reason.contains("upgrade iop")));
+        let Fixture { dir, queue, writer, .. } = fixture;
+        queue.close_now();
+        writer.join().expect("no panic");
+        let health = queue.health();
+        assert_eq!((health.written, health.dropped, health.set_aside), (0, 1, None));
+        let later = Connection::open(dir.path().join("notes.db")).expect("opens");
+        let version: i64 =
+            later.pragma_query_value(None, "user_version", |row| row.get(0)).expect("reads");
+        assert_eq!(version, 99);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_interrupted_once_and_never_again() {
+        let fixture = Fixture::start(|path| {
+            let earlier = database::open::<Notes>(path).expect("opens");
+            earlier.execute("INSERT INTO notes VALUES ('open')", []).expect("inserts");
+        });
+        fixture.queue.push("open".to_owned());
+        fixture.flush();
+        let connection = database::open_to_read(&fixture.path()).expect("readable");
+        let mut statement = connection.prepare("SELECT text FROM notes").expect("prepares");
+        let texts = statement.query_map([], |row| row.get::<_, String>(0)).expect("reads");
+        assert_eq!(
+            texts.collect::<Result<Vec<_>, _>>(),
+            Ok(vec!["interrupted".into(), "open".into()])
+        );
+    }
+}

@@ -185,3 +185,115 @@ fn text(text: Option<&str>) -> Value {
 fn marks(count: usize) -> String {
     vec!["?"; count].join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use iop_types::{RequestId, RunId};
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::edge::read;
+    use crate::query::Query;
+
+    fn receipt(id: u8, received_ms: i64) -> Receipt {
+        Receipt {
+            run_id: RunId::from_slice(&[id; 16]).expect("16 bytes"),
+            request_id: RequestId::from("r"),
+            session_id: None,
+            surface: "openai.chat".into(),
+            principal: None,
+            route: None,
+            form: None,
+            received_at: Timestamp::from_millisecond(received_ms).expect("in range"),
+        }
+    }
+
+    fn outcome() -> Outcome {
+        Outcome {
+            form: None,
+            queued_ms: None,
+            attempts: Vec::new(),
+            terminal: TerminalRecord::completed(),
+            usage: None,
+        }
+    }
+
+    fn database() -> Connection {
+        let connection = Connection::open_in_memory().expect("opens");
+        connection.pragma_update(None, "foreign_keys", true).expect("sets");
+        schema::STEPS.iter().for_each(|step| connection.execute_batch(step).expect("creates"));
+        connection
+    }
+
+    fn write(runs: &mut Runs, connection: &mut Connection, rows: &[Row]) {
+        let transaction = connection.transaction().expect("begins");
+        runs.write(&transaction, rows).expect("writes");
+        while runs.prune(&transaction).expect("prunes") {}
+        transaction.commit().expect("commits");
+    }
+
+    #[test]
+    fn a_run_that_begins_and_ends_within_one_batch_is_one_write() {
+        let mut connection = database();
+        let before = connection.total_changes();
+        let mut runs = Runs::new(Duration::MAX, Timestamp::UNIX_EPOCH);
+        let ended = Row::Ended(Box::new((receipt(1, 0), outcome())));
+        write(&mut runs, &mut connection, &[Row::Received(receipt(1, 0)), ended]);
+        assert_eq!(connection.total_changes() - before, 1);
+    }
+
+    #[test]
+    fn a_late_receipt_never_undoes_an_end() {
+        let mut connection = database();
+        let mut runs = Runs::new(Duration::MAX, Timestamp::UNIX_EPOCH);
+        write(&mut runs, &mut connection, &[Row::Ended(Box::new((receipt(1, 0), outcome())))]);
+        write(&mut runs, &mut connection, &[Row::Received(receipt(1, 0))]);
+        let found = read::list(&connection, &Query::default()).expect("reads");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].terminal, Some(TerminalRecord::completed()));
+    }
+
+    #[test]
+    fn runs_are_let_go_once_they_are_older_than_the_newest_by_the_time_they_are_kept() {
+        let mut connection = database();
+        let day = Duration::from_secs(86_400);
+        let mut runs = Runs::new(30 * day, Timestamp::UNIX_EPOCH);
+        let days = |days: i64| days * 86_400_000;
+        for (id, received) in [(1, 0), (2, 1), (3, 30)] {
+            write(&mut runs, &mut connection, &[Row::Received(receipt(id, days(received)))]);
+        }
+        let found = |connection: &Connection| {
+            read::list(connection, &Query::default()).expect("reads").len()
+        };
+        assert_eq!(found(&connection), 3);
+        write(&mut runs, &mut connection, &[Row::Received(receipt(4, days(31)))]);
+        assert_eq!(found(&connection), 3, "the first is older than 30 days, the second exactly");
+    }
+
+    #[test]
+    fn what_is_let_go_takes_its_attempts_with_it() {
+        let mut connection = database();
+        let mut runs = Runs::new(Duration::from_millis(1), Timestamp::UNIX_EPOCH);
+        let attempt = AttemptRecord {
+            attempt: iop_types::Attempt::FIRST,
+            node: "n".into(),
+            provider: "p".into(),
+            target: "t".into(),
+            generation: iop_types::Generation(u64::MAX),
+            why: None,
+            sent_ms: None,
+            head_ms: None,
+            first_token_ms: None,
+            ended_ms: None,
+            terminal: None,
+        };
+        let with_attempt = Outcome { attempts: vec![attempt], ..outcome() };
+        write(&mut runs, &mut connection, &[Row::Ended(Box::new((receipt(1, 0), with_attempt)))]);
+        write(&mut runs, &mut connection, &[Row::Received(receipt(2, 100))]);
+        let count = |table| {
+            let count = format!("SELECT count(*) FROM {table}");
+            connection.query_row(&count, [], |row| row.get::<_, i64>(0)).expect("counts")
+        };
+        assert_eq!((count("runs"), count("attempts")), (1, 0));
+    }
+}
