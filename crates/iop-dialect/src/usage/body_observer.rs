@@ -32,13 +32,14 @@ impl BodyObserver {
         let (head, rest) = segment.split_at(segment.len().min(WINDOW - self.head.len()));
         self.head.extend_from_slice(head);
         let last = &rest[rest.len().saturating_sub(WINDOW)..];
+        let keep = WINDOW - last.len();
+        let is_full = self.tail.len() + last.len() > 2 * WINDOW;
         // Half of the buffer moves at a time, so that each byte moves once on average.
-        if self.tail.len() + last.len() > 2 * WINDOW {
-            let keep = WINDOW - last.len();
-            self.tail.drain(..self.tail.len() - keep);
-            self.has_gap = true;
+        if is_full || last.len() < rest.len() {
+            let let_go = self.tail.len().saturating_sub(keep);
+            self.has_gap |= let_go > 0 || last.len() < rest.len();
+            self.tail.drain(..let_go);
         }
-        self.has_gap |= last.len() < rest.len();
         self.tail.extend_from_slice(last);
     }
 
@@ -92,6 +93,21 @@ mod tests {
         let body =
             r#"{"choices":[{"text":"\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}"}]}"#;
         assert_eq!(observe(body.as_bytes(), 10), None);
+    }
+
+    #[test]
+    fn what_lies_before_and_behind_a_gap_is_not_joined() {
+        let before = r#""usage":{"prompt_tokens":9"#;
+        let behind = r#","completion_tokens":9}"#;
+        let padding = |len| "x".repeat(len);
+        let head = format!("{}{before}", padding(WINDOW - before.len()));
+        let tail = format!("{behind}{}", padding(WINDOW - behind.len()));
+        let body = format!("{head}{}{tail}", padding(2 * WINDOW));
+        for segment in [WINDOW, 3 * WINDOW, usize::MAX] {
+            assert_eq!(observe(body.as_bytes(), segment), None, "{segment}");
+        }
+        let whole = format!("{head}{tail}");
+        assert!(observe(whole.as_bytes(), usize::MAX).is_some());
     }
 
     #[test]
