@@ -1,0 +1,341 @@
+//! What is known of each provider, from looks at it: the source of every ProviderStatus.
+//!
+//! ```text
+//!             lists targets            two looks in a row unanswered, no call in use
+//! starting ────────────────► ready ───────────────────────────────────────► absent
+//!     ▲  (not there yet)       ▲ └─ a look that fails while calls run changes nothing      │
+//!     │                        └──────────────────── lists targets ───────────────────────┘
+//!   failed: cannot work as configured; only a new configuration changes that
+//! ```
+//!
+//! Busy is not dead: a server that is evaluating a long prompt may answer no look for a while, so a
+//! call in use outweighs a look that timed out. What is decided here is pure; the looking itself is
+//! in [`crate::watch`].
+
+use std::collections::BTreeMap;
+
+use iop_execution::{DiscoverError, Discovery};
+use iop_types::{
+    AdapterType, Capabilities, ProviderKey, ProviderRevision, ProviderState, ProviderStatus, Target,
+};
+
+/// Unanswered looks in a row that make a ready provider absent: one may be lost to a hiccup.
+const MISSES_UNTIL_ABSENT: u32 = 2;
+
+/// The providers of a Node and where each stands.
+#[derive(Debug, Default)]
+pub struct Board {
+    entries: BTreeMap<ProviderKey, Entry>,
+}
+
+/// What does not change with looks.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    /// Dialect of the server.
+    pub adapter: AdapterType,
+    /// Configuration counter at which the entry last changed.
+    pub revision: ProviderRevision,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Calls it takes at once.
+    pub capacity: u32,
+    /// Which targets the entry allows; the adapter leaves the others out of what it lists.
+    pub serves: Serves,
+}
+
+/// Which targets a provider's entry allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Serves {
+    /// Whatever the server lists.
+    All,
+    /// These, where the server lists them.
+    Only(Vec<Target>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    listing: Listing,
+    state: ProviderState,
+    reason: String,
+    found: Discovery,
+    misses: u32,
+    calls: Calls,
+}
+
+/// A provider's figures from its gate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Permits taken, zombies included.
+    pub in_use: u32,
+    /// Calls that have not been seen to return.
+    pub zombies: u32,
+}
+
+impl Board {
+    /// Lists a provider that is about to be looked at. One that is listed already keeps what is
+    /// known of it when nothing of the listing changed but its number.
+    pub fn list(&mut self, key: ProviderKey, listing: Listing) {
+        let starting = Entry {
+            listing: listing.clone(),
+            state: ProviderState::Starting,
+            reason: "not looked at yet".to_owned(),
+            found: Discovery::default(),
+            misses: 0,
+            calls: Calls::default(),
+        };
+        let entry = self.entries.entry(key).or_insert(starting);
+        if entry.state == ProviderState::Failed {
+            entry.state = ProviderState::Starting;
+        }
+        entry.listing = listing;
+    }
+
+    /// Lists a provider that cannot work as configured.
+    pub fn fail(&mut self, key: ProviderKey, listing: Listing, reason: String) {
+        let entry = Entry {
+            listing,
+            state: ProviderState::Failed,
+            reason,
+            found: Discovery::default(),
+            misses: 0,
+            calls: Calls::default(),
+        };
+        self.entries.insert(key, entry);
+    }
+
+    /// Keeps only the providers that `is_listed` names.
+    pub fn retain(&mut self, is_listed: impl Fn(&ProviderKey) -> bool) {
+        self.entries.retain(|key, _| is_listed(key));
+    }
+
+    /// Takes in a look; says whether the Edge must hear of it.
+    pub fn see(
+        &mut self,
+        key: &ProviderKey,
+        look: Result<Discovery, DiscoverError>,
+        calls: Calls,
+    ) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        let before = entry.told();
+        entry.calls = calls;
+        entry.see(look);
+        before != entry.told()
+    }
+
+    /// Takes in a gate's figures; says whether the Edge must hear of it: zombies are what it cannot
+    /// count by itself.
+    pub fn count(&mut self, key: &ProviderKey, calls: Calls) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        let changed = entry.calls.zombies != calls.zombies;
+        entry.calls = calls;
+        changed
+    }
+
+    /// Returns one provider as the Edge is told of it.
+    pub fn status(&self, key: &ProviderKey) -> Option<ProviderStatus> {
+        self.entries.get(key).map(|entry| entry.status(key))
+    }
+
+    /// Returns every provider in the order of their keys.
+    pub fn statuses(&self) -> Vec<ProviderStatus> {
+        self.entries.iter().map(|(key, entry)| entry.status(key)).collect()
+    }
+
+    /// Says whether a provider still waits for its first targets.
+    pub fn has_starting(&self) -> bool {
+        self.entries.values().any(|entry| entry.state == ProviderState::Starting)
+    }
+}
+
+impl Entry {
+    fn see(&mut self, look: Result<Discovery, DiscoverError>) {
+        match look {
+            Ok(found) => self.found(found),
+            Err(DiscoverError::Unusable(reason)) => match &self.listing.serves {
+                // A server without a list still serves what its entry names.
+                Serves::Only(targets) if !targets.is_empty() => {
+                    let targets = targets.clone();
+                    self.ready(Discovery { targets, ..Discovery::default() });
+                }
+                Serves::Only(_) | Serves::All => self.missed(reason),
+            },
+            Err(DiscoverError::Unreachable(reason)) => self.missed(reason),
+        }
+    }
+
+    fn found(&mut self, found: Discovery) {
+        if found.targets.is_empty() {
+            let reason = match &self.listing.serves {
+                Serves::All => "the server lists no models yet".to_owned(),
+                Serves::Only(targets) => {
+                    let names: Vec<_> = targets.iter().map(Target::as_str).collect();
+                    format!("the server lists none of the configured targets ({})", names.join(", "))
+                }
+            };
+            self.misses = 0;
+            self.away(reason);
+        } else {
+            self.ready(found);
+        }
+    }
+
+    fn ready(&mut self, found: Discovery) {
+        self.state = ProviderState::Ready;
+        self.reason.clear();
+        self.misses = 0;
+        self.found = found;
+    }
+
+    fn missed(&mut self, reason: String) {
+        match self.state {
+            ProviderState::Ready => {
+                if self.calls.in_use > 0 {
+                    return;
+                }
+                self.misses += 1;
+                if self.misses >= MISSES_UNTIL_ABSENT {
+                    self.away(reason);
+                }
+            }
+            ProviderState::Starting | ProviderState::Absent => self.reason = reason,
+            ProviderState::Failed | ProviderState::Draining => {}
+        }
+    }
+
+    fn away(&mut self, reason: String) {
+        self.state = match self.state {
+            ProviderState::Ready | ProviderState::Absent => ProviderState::Absent,
+            ProviderState::Starting => ProviderState::Starting,
+            ProviderState::Failed => ProviderState::Failed,
+            ProviderState::Draining => ProviderState::Draining,
+        };
+        self.reason = reason;
+    }
+
+    /// What the Edge decides by; a change of it is told.
+    fn told(&self) -> (ProviderState, String, Discovery, u32) {
+        (self.state, self.reason.clone(), self.found.clone(), self.calls.zombies)
+    }
+
+    fn status(&self, key: &ProviderKey) -> ProviderStatus {
+        let is_ready = self.state == ProviderState::Ready;
+        ProviderStatus {
+            provider: key.clone(),
+            adapter: self.listing.adapter,
+            state: self.state,
+            reason: self.reason.clone(),
+            targets: if is_ready { self.found.targets.clone() } else { Vec::new() },
+            loaded: if is_ready { self.found.loaded.clone() } else { Vec::new() },
+            capacity: self.listing.capacity,
+            in_use: self.calls.in_use,
+            zombies: self.calls.zombies,
+            queued: self.found.queued,
+            revision: self.listing.revision,
+            capabilities: self.listing.capabilities.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(serves: Serves) -> Listing {
+        Listing {
+            adapter: AdapterType::OpenaiCompat,
+            revision: ProviderRevision(1),
+            capabilities: Capabilities::default(),
+            capacity: 8,
+            serves,
+        }
+    }
+
+    fn board(serves: Serves) -> (Board, ProviderKey) {
+        let key = ProviderKey::from("lab");
+        let mut board = Board::default();
+        board.list(key.clone(), listing(serves));
+        (board, key)
+    }
+
+    fn lists(targets: &[&str]) -> Result<Discovery, DiscoverError> {
+        Ok(Discovery {
+            targets: targets.iter().map(|name| Target::from(*name)).collect(),
+            ..Discovery::default()
+        })
+    }
+
+    fn silent() -> Result<Discovery, DiscoverError> {
+        Err(DiscoverError::Unreachable("connection refused".to_owned()))
+    }
+
+    fn state(board: &Board, key: &ProviderKey) -> ProviderState {
+        board.status(key).unwrap().state
+    }
+
+    const IDLE: Calls = Calls { in_use: 0, zombies: 0 };
+    const BUSY: Calls = Calls { in_use: 1, zombies: 0 };
+
+    #[test]
+    fn a_provider_is_starting_until_it_lists_a_target() {
+        let (mut board, key) = board(Serves::All);
+        assert!(board.see(&key, silent(), IDLE));
+        assert_eq!(state(&board, &key), ProviderState::Starting);
+        assert!(board.see(&key, lists(&[]), IDLE), "the reason changed");
+        assert_eq!(state(&board, &key), ProviderState::Starting);
+        assert!(board.see(&key, lists(&["m"]), IDLE));
+        assert_eq!(state(&board, &key), ProviderState::Ready);
+        assert!(!board.see(&key, lists(&["m"]), IDLE), "nothing new");
+    }
+
+    #[test]
+    fn two_unanswered_looks_make_it_absent_and_one_answer_brings_it_back() {
+        let (mut board, key) = board(Serves::All);
+        board.see(&key, lists(&["m"]), IDLE);
+        assert!(!board.see(&key, silent(), IDLE));
+        assert!(board.see(&key, silent(), IDLE));
+        assert_eq!(state(&board, &key), ProviderState::Absent);
+        assert!(board.status(&key).unwrap().targets.is_empty());
+        assert!(board.see(&key, lists(&["m"]), IDLE));
+        assert_eq!(state(&board, &key), ProviderState::Ready);
+    }
+
+    #[test]
+    fn a_busy_provider_that_answers_no_look_stays_ready() {
+        let (mut board, key) = board(Serves::All);
+        board.see(&key, lists(&["m"]), IDLE);
+        for _ in 0..10 {
+            assert!(!board.see(&key, silent(), BUSY));
+        }
+        assert_eq!(state(&board, &key), ProviderState::Ready);
+    }
+
+    #[test]
+    fn a_server_that_lists_none_of_the_configured_targets_says_so() {
+        let (mut board, key) = board(Serves::Only(vec![Target::from("a"), Target::from("b")]));
+        board.see(&key, lists(&["b"]), IDLE);
+        assert_eq!(board.status(&key).unwrap().targets, [Target::from("b")]);
+        board.see(&key, lists(&[]), IDLE);
+        let status = board.status(&key).unwrap();
+        assert_eq!(status.state, ProviderState::Absent);
+        assert!(status.reason.contains("none of the configured targets (a, b)"));
+    }
+
+    #[test]
+    fn a_server_without_a_list_serves_what_its_entry_names() {
+        let unusable = || Err(DiscoverError::Unusable("404".to_owned()));
+        let (mut named, key) = board(Serves::Only(vec![Target::from("a")]));
+        named.see(&key, unusable(), IDLE);
+        assert_eq!(named.status(&key).unwrap().targets, [Target::from("a")]);
+        let (mut open, key) = board(Serves::All);
+        open.see(&key, unusable(), IDLE);
+        assert_eq!(state(&open, &key), ProviderState::Starting);
+    }
+
+    #[test]
+    fn a_change_of_zombies_is_told_and_a_change_of_calls_is_not() {
+        let (mut board, key) = board(Serves::All);
+        assert!(!board.count(&key, BUSY));
+        assert!(board.count(&key, Calls { in_use: 1, zombies: 1 }));
+        assert_eq!(board.status(&key).unwrap().zombies, 1);
+    }
+}

@@ -1,0 +1,329 @@
+//! One request from its checks to its one terminal.
+//!
+//! ```text
+//! read ─► admit ─► gate ─► calling ──returned──────────────────────► terminal of the call
+//!   └──refused──┴────┴─────   │ cancelled, or the link ended
+//!                             └─► winding up ──returned──► cancelled   return confirmed
+//!                                       └──2 s──► reset ─► cancelled   permit is a zombie
+//! ```
+//!
+//! A call is one future of its adapter; this module owns it, the time it has to wind up and the
+//! permit that it holds. What is decided (checks, fence, terminal) is [`iop_execution`]'s.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use iop_execution::admit::{Asked, Need, Passed};
+use iop_execution::emission::Terminus;
+use iop_execution::{
+    Body, BodyLost, BodySource, CallError, Cancelled, Canceller, Completion, Emission, Fence,
+};
+use iop_net::link::{BodyReceiver, NodeRequest};
+use iop_types::{
+    ErrorCode, Event, EventKind, Failure, Generation, Refusal, RequestHead, RunRequest,
+    TunnelFrame, TunnelRequest,
+};
+use tracing::{Instrument as _, Span, debug, debug_span, info};
+
+use crate::bridge::{self, Request};
+use crate::node::Shared;
+use crate::outlet::{Events, Frames};
+
+/// How long a cancelled provider call may take to be seen to return.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// The largest input of a normalized run. The Edge's own limit for JSON bodies is lower; this keeps
+/// the Node's memory safe whatever its Edge allows.
+const MAX_RUN_INPUT: usize = 64 * 1024 * 1024;
+
+/// Checks a request that arrived on the link of `generation` and, when it may run, spawns its call.
+pub(crate) fn accept(node: &Arc<Shared>, generation: Generation, request: NodeRequest) {
+    let NodeRequest { message, body, answers, cancelled } = request;
+    match bridge::read(message, answers) {
+        Some(Request::Run(request, outlet)) => {
+            match pass(node, generation, &request.head, Need::Run(request.kind)) {
+                Ok(passed) => {
+                    let span = span(&request.head);
+                    let call = run(Arc::clone(node), passed, request, body, outlet, cancelled);
+                    node.tasks.spawn(call.instrument(span));
+                }
+                Err(refusal) => {
+                    refused(&request.head, &refusal);
+                    let _ = outlet.refuse(&refusal);
+                }
+            }
+        }
+        Some(Request::Tunnel(request, outlet)) => {
+            let need =
+                Need::Tunnel { method: &request.method, path_and_query: &request.path_and_query };
+            match pass(node, generation, &request.head, need) {
+                Ok(passed) => {
+                    let span = span(&request.head);
+                    let call = tunnel(Arc::clone(node), passed, request, body, outlet, cancelled);
+                    node.tasks.spawn(call.instrument(span));
+                }
+                Err(refusal) => {
+                    refused(&request.head, &refusal);
+                    let _ = outlet.refuse(&refusal);
+                }
+            }
+        }
+        None => {}
+    }
+}
+
+fn pass(
+    node: &Shared,
+    generation: Generation,
+    head: &RequestHead,
+    need: Need<'_>,
+) -> Result<Passed, Refusal> {
+    let asked = Asked {
+        stall_timeout_ms: head.stall_timeout.as_wire(),
+        work: head.work,
+        generation,
+        provider: &head.provider,
+        revision: head.revision,
+        need,
+    };
+    node.checks.admit(&asked)?.pass_gate()
+}
+
+async fn run(
+    node: Arc<Shared>,
+    passed: Passed,
+    request: RunRequest,
+    mut body: BodyReceiver,
+    outlet: Events,
+    told: iop_net::link::Cancelled,
+) {
+    let Passed { permit, entry, mut cancelled, provider, stall_timeout: _ } = passed;
+    let canceller = entry.canceller().clone();
+    let record = node.journal.begin(&request.head);
+    let mut emission = Emission::new(outlet, now);
+    let fence = emission.fence();
+    let returned = {
+        let call = async {
+            let input = collect(&mut body, &mut cancelled).await?;
+            provider.run(request, input, &mut emission, &mut cancelled).await
+        };
+        until_returned(call, told, &canceller, &fence).await
+    };
+    let terminal = match &returned {
+        Returned::Itself(Ok(completion)) => complete(completion),
+        Returned::Itself(Err(CallError::Failed(failure))) => {
+            EventKind::Error(failure.clone()).into()
+        }
+        Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
+            EventKind::Cancelled.into()
+        }
+    };
+    settle(&node, permit, &returned);
+    finish(emission, &fence, terminal);
+    node.journal.end(record, fence.first_progress(), &returned);
+    drop(entry);
+}
+
+async fn tunnel(
+    node: Arc<Shared>,
+    passed: Passed,
+    request: TunnelRequest,
+    body: BodyReceiver,
+    outlet: Frames,
+    told: iop_net::link::Cancelled,
+) {
+    let Passed { permit, entry, mut cancelled, provider, stall_timeout: _ } = passed;
+    let canceller = entry.canceller().clone();
+    let record = node.journal.begin(&request.head);
+    let mut emission = Emission::new(outlet, now);
+    let fence = emission.fence();
+    let returned = {
+        let call = async {
+            let Some(tunnel) = provider.tunnel() else {
+                let message = "the provider's adapter has no tunnel".to_owned();
+                return Err(CallError::Failed(Failure::new(ErrorCode::ProviderError, message)));
+            };
+            let body = arrived(body).await;
+            tunnel.tunnel(request, body, &mut emission, &mut cancelled).await
+        };
+        until_returned(call, told, &canceller, &fence).await
+    };
+    let terminal = match &returned {
+        Returned::Itself(Ok(())) => TunnelFrame::End,
+        Returned::Itself(Err(CallError::Failed(failure))) => TunnelFrame::Error(failure.clone()),
+        Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
+            TunnelFrame::Cancelled
+        }
+    };
+    settle(&node, permit, &returned);
+    finish(emission, &fence, terminal);
+    node.journal.end(record, fence.first_progress(), &returned);
+    drop(entry);
+}
+
+/// How a provider call came back.
+pub(crate) enum Returned<T> {
+    /// By itself, with this outcome.
+    Itself(Result<T, CallError>),
+    /// After it was cancelled, within the close grace: the return is confirmed.
+    Cancelled,
+    /// Not within the close grace: it was reset, and what the provider still does is unknown.
+    Unseen,
+}
+
+/// Drives a call until it returned, or was cancelled and did not return within the close grace. A
+/// call that is given up is dropped here, which resets its connection.
+async fn until_returned<T>(
+    call: impl Future<Output = Result<T, CallError>>,
+    told: iop_net::link::Cancelled,
+    canceller: &Canceller,
+    fence: &Fence,
+) -> Returned<T> {
+    let mut call = pin!(call);
+    let mut told = pin!(told);
+    tokio::select! {
+        biased;
+        outcome = &mut call => return Returned::Itself(outcome),
+        why = &mut told => debug!(?why, "call is cancelled"),
+    }
+    canceller.cancel();
+    fence.close();
+    match tokio::time::timeout(CLOSE_GRACE, call).await {
+        Ok(_) => Returned::Cancelled,
+        Err(_) => Returned::Unseen,
+    }
+}
+
+/// Gives the permit back, or keeps it as a zombie when nobody saw the call return.
+fn settle<T>(node: &Shared, permit: iop_execution::Permit, returned: &Returned<T>) {
+    match returned {
+        Returned::Itself(Err(CallError::Failed(failure)))
+            if failure.code == ErrorCode::ConnectFailed =>
+        {
+            drop(permit);
+            node.look_now.notify_one();
+        }
+        Returned::Itself(_) | Returned::Cancelled => drop(permit),
+        Returned::Unseen => {
+            info!("provider did not end a cancelled call within the close grace: connection reset");
+            permit.into_zombie(now());
+            node.look_now.notify_one();
+        }
+    }
+}
+
+/// Sends the terminal, unless somebody else ended the call.
+fn finish<T, O, C>(emission: Emission<O, C>, fence: &Fence, terminal: T)
+where
+    O: Terminus<T>,
+    C: Fn() -> Instant,
+{
+    if let Some(claim) = fence.claim() {
+        // A link that ended has told the client's side by itself.
+        let _ = emission.finish(claim, terminal);
+    }
+}
+
+fn complete(completion: &Completion) -> Event {
+    Event {
+        kind: EventKind::Complete { finish: completion.finish.clone() },
+        usage: completion.usage,
+    }
+}
+
+/// Waits for the whole input of a run.
+async fn collect(
+    body: &mut BodyReceiver,
+    cancelled: &mut Cancelled,
+) -> Result<Bytes, CallError> {
+    let mut input = BytesMut::new();
+    loop {
+        let part = tokio::select! {
+            biased;
+            part = std::future::poll_fn(|cx| body.poll_recv(cx)) => part,
+            () = &mut *cancelled => return Err(CallError::Cancelled),
+        };
+        match part {
+            Some(Ok(part)) if input.len() + part.len() > MAX_RUN_INPUT => {
+                let limit = MAX_RUN_INPUT / (1024 * 1024);
+                let message = format!("the run's input is {} bytes or more, over the node's limit of {limit} MiB", input.len() + part.len());
+                return Err(CallError::Failed(Failure::new(ErrorCode::BodyTooLarge, message)));
+            }
+            Some(Ok(part)) => input.extend_from_slice(&part),
+            Some(Err(_)) => return Err(CallError::Cancelled),
+            None => return Ok(input.freeze()),
+        }
+    }
+}
+
+/// Takes what is there of a tunnel's body: a small one came with its head and is whole.
+async fn arrived(mut body: BodyReceiver) -> Body {
+    let mut parts = Vec::new();
+    let ended = std::future::poll_fn(|cx| {
+        loop {
+            match body.poll_recv(cx) {
+                Poll::Ready(Some(Ok(part))) => parts.push(Ok(part)),
+                Poll::Ready(Some(Err(_))) => {
+                    parts.push(Err(BodyLost));
+                    return Poll::Ready(false);
+                }
+                Poll::Ready(None) => return Poll::Ready(true),
+                Poll::Pending => return Poll::Ready(false),
+            }
+        }
+    })
+    .await;
+    match (ended, parts.as_slice()) {
+        (true, []) => Body::Full(Bytes::new()),
+        (true, [Ok(only)]) => Body::Full(only.clone()),
+        (true | false, _) => {
+            parts.reverse();
+            Body::Stream(Box::new(Arriving { first: parts, rest: (!ended).then_some(body) }))
+        }
+    }
+}
+
+/// A body of which the first parts are here.
+struct Arriving {
+    /// Last first.
+    first: Vec<Result<Bytes, BodyLost>>,
+    /// `None` when nothing is left to come.
+    rest: Option<BodyReceiver>,
+}
+
+impl BodySource for Arriving {
+    fn poll_part(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyLost>>> {
+        if let Some(part) = self.first.pop() {
+            return Poll::Ready(Some(part));
+        }
+        match &mut self.rest {
+            Some(rest) => rest.poll_recv(cx).map(|part| part.map(|part| part.map_err(|_| BodyLost))),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+fn span(head: &RequestHead) -> Span {
+    debug_span!(
+        "call",
+        run = %head.work.run_id,
+        attempt = %head.work.attempt,
+        provider = %head.provider,
+        target = %head.target,
+    )
+}
+
+fn refused(head: &RequestHead, refusal: &Refusal) {
+    debug!(run = %head.work.run_id, attempt = %head.work.attempt, %refusal, "refused a request");
+}
+
+/// Tokio's clock, which tests and simulations can stop.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

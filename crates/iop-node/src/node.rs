@@ -1,0 +1,118 @@
+//! A Node from start to stop.
+//!
+//! Start makes the shared state and three tasks: the supervisor, which owns the link; the watch,
+//! which looks at providers; and one task per call. Stop refuses new work, lets the calls finish
+//! within the drain time, cancels what is left, and stops the providers last.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use iop_adapters::Tools;
+use iop_execution::Work;
+use iop_execution::admit::Checks;
+use iop_execution::registry::Draining;
+use iop_net::link::{FatalLink, NodeLink, SupervisorConfig, supervise};
+use iop_net::net::Net;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::host::Host;
+use crate::journal::Journal;
+use crate::providers::Providers;
+use crate::settings::Settings;
+use crate::watch::watch;
+
+/// A running Node.
+pub struct Node {
+    stop: CancellationToken,
+    main: JoinHandle<Result<(), FatalLink>>,
+}
+
+impl Node {
+    /// Starts a Node on the current runtime. Its Edge need not be there yet.
+    pub fn start(settings: Settings, net: Arc<dyn Net>, history: Option<iop_store::NodeHistory>) -> Self {
+        let stop = CancellationToken::new();
+        let main = tokio::spawn(serve(settings, net, history, stop.clone()));
+        Self { stop, main }
+    }
+
+    /// Begins a graceful stop; [`Self::stopped`] tells when it is over.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits until the Node has stopped, after [`Self::stop`] or because it cannot go on.
+    ///
+    /// Cancel safe: it can be waited for again.
+    ///
+    /// # Errors
+    /// The Edge's answer makes another dial pointless.
+    pub async fn stopped(&mut self) -> Result<(), FatalLink> {
+        (&mut self.main).await.expect("the node's main task does not panic")
+    }
+}
+
+/// What the parts of a Node share.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) providers: Providers,
+    pub(crate) checks: Checks,
+    pub(crate) journal: Journal,
+    /// Calls, and the stopping of providers that were replaced.
+    pub(crate) tasks: TaskTracker,
+    /// Asks for a look at the providers before the usual pause is over.
+    pub(crate) look_now: Notify,
+    link: Mutex<Option<NodeLink>>,
+}
+
+impl Shared {
+    pub(crate) fn link(&self) -> MutexGuard<'_, Option<NodeLink>> {
+        self.link.lock().expect("no code panics while it holds the link")
+    }
+
+    /// Stops what a configuration left over, once its last call returned.
+    pub(crate) fn finish(&self, draining: Option<Draining>) {
+        if let Some(draining) = draining {
+            self.tasks.spawn(draining.finish());
+        }
+    }
+}
+
+async fn serve(
+    settings: Settings,
+    net: Arc<dyn Net>,
+    history: Option<iop_store::NodeHistory>,
+    stop: CancellationToken,
+) -> Result<(), FatalLink> {
+    let tools = Tools { net, egress: settings.egress.clone() };
+    let providers = Providers::new(tools, settings.secrets.clone());
+    let checks = Checks { work: Work::new(), registry: providers.registry().clone() };
+    let supervisor = SupervisorConfig {
+        edge: settings.edge.to_string(),
+        node: settings.node.clone(),
+        instance: settings.instance,
+        software_version: env!("CARGO_PKG_VERSION").to_owned(),
+        drain: settings.drain,
+    };
+    let node = Arc::new(Shared {
+        settings,
+        providers,
+        checks,
+        journal: Journal::new(history),
+        tasks: TaskTracker::new(),
+        look_now: Notify::new(),
+        link: Mutex::new(None),
+    });
+    let watching = tokio::spawn(watch(Arc::clone(&node), stop.clone()));
+    let outcome = supervise(supervisor, Arc::new(Host(Arc::clone(&node))), stop.clone()).await;
+    stop.cancel();
+    watching.await.expect("the watch does not panic");
+    node.checks.work.drain();
+    node.checks.work.cancel_all();
+    node.finish(node.providers.shutdown().await);
+    node.tasks.close();
+    node.tasks.wait().await;
+    node.journal.close().await;
+    outcome
+}

@@ -1,0 +1,51 @@
+//! Looking at providers, again and again, and telling the Edge what changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::call::now;
+use crate::node::Shared;
+
+/// How often providers that serve, or once did, are looked at.
+const USUAL_PAUSE: Duration = Duration::from_secs(10);
+
+/// How often one that has not come up yet is looked at: somebody is waiting for it.
+const STARTING_PAUSE: Duration = Duration::from_secs(2);
+
+/// How often zombies are checked against their ceiling.
+const COUNT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Looks until `stop` is cancelled.
+pub(crate) async fn watch(node: Arc<Shared>, stop: CancellationToken) {
+    let mut counted = tokio::time::interval(COUNT_PAUSE);
+    counted.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut next_look = tokio::time::Instant::now() + STARTING_PAUSE;
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = node.look_now.notified() => {}
+            () = tokio::time::sleep_until(next_look) => {}
+            _ = counted.tick() => {
+                node.tell(node.providers.count_calls(now()));
+                continue;
+            }
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = look(&node) => {}
+        }
+        let pause = if node.providers.has_starting() { STARTING_PAUSE } else { USUAL_PAUSE };
+        next_look = tokio::time::Instant::now() + pause;
+    }
+}
+
+async fn look(node: &Arc<Shared>) {
+    node.tell(node.providers.look_at_all().await);
+    let (draining, changed) = node.providers.look_around(&node.settings.local_servers).await;
+    node.finish(draining);
+    node.tell(changed);
+}
