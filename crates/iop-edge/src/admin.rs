@@ -1,0 +1,148 @@
+//! The admin listener: what the command line, scrapers and people ask of a running Edge.
+//!
+//! Everything is read off the Edge's own state, at once, however busy its providers are. The answers
+//! are described by `/api/v1/openapi.json`; a test holds the description against them.
+
+mod gauges;
+mod view;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use iop_store::{FindError, Query, ReadError};
+use iop_types::{ErrorCode, NodeId, RouteName};
+use serde::Serialize;
+
+use crate::core::Core;
+use crate::surface::errors::ErrorAnswer;
+use crate::surface::guard::Guard;
+use crate::surface::response::{ResponseBody, json};
+use crate::surface::{Methods, Stamp, allow, health};
+
+/// The description of this listener.
+const OPENAPI: &str = include_str!("admin/openapi.json");
+
+/// What `/metrics` is rendered in.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Answers one request on the admin listener.
+pub(crate) async fn serve<B>(
+    core: Arc<Core>,
+    guard: Arc<Guard>,
+    request: Request<B>,
+) -> Response<ResponseBody> {
+    let stamp = Stamp::new(request.headers());
+    let answer = match guard.check(request.version(), request.uri(), request.headers()) {
+        Ok(_) => route(&core, &request).await,
+        Err(refusal) => Err(refusal.into()),
+    };
+    stamp.put(answer.unwrap_or_else(ErrorAnswer::into_response))
+}
+
+async fn route<B>(
+    core: &Core,
+    request: &Request<B>,
+) -> Result<Response<ResponseBody>, ErrorAnswer> {
+    let path = request.uri().path();
+    let read = || allow(request, Methods::Read);
+    match path {
+        "/health" => read().map(|()| health::health()),
+        "/ready" => read().map(|()| health::ready(&core.desk)),
+        "/metrics" => read().map(|()| metrics(core)),
+        "/api/v1/openapi.json" => read().map(|()| json(OPENAPI)),
+        "/api/v1/status" => read().map(|()| show(&view::status(core))),
+        "/api/v1/nodes" => read().map(|()| show(&view::nodes(core))),
+        "/api/v1/providers" => read().map(|()| show(&view::providers(core))),
+        "/api/v1/models" => read().map(|()| show(&view::models(core))),
+        "/api/v1/runs" => {
+            read()?;
+            let query = query(request.uri().query().unwrap_or_default())?;
+            let runs = core.history.list(query).await.map_err(unreadable)?;
+            Ok(show(&view::Runs { runs }))
+        }
+        _ => match path.strip_prefix("/api/v1/runs/") {
+            Some(id) if !id.is_empty() => {
+                read()?;
+                let run = core.history.find(id).await.map_err(not_found)?;
+                Ok(show(&run))
+            }
+            Some(_) | None => Err(ErrorAnswer::new(
+                ErrorCode::NotFound,
+                "no such path: GET /api/v1/openapi.json describes what there is",
+            )),
+        },
+    }
+}
+
+fn show(value: &impl Serialize) -> Response<ResponseBody> {
+    let body = serde_json::to_vec(value).expect("views have string keys and finite numbers");
+    json(body)
+}
+
+fn metrics(core: &Core) -> Response<ResponseBody> {
+    let text = core.metrics.render(gauges::read(core));
+    let mut response = Response::new(ResponseBody::whole(Bytes::from(text)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS));
+    *response.status_mut() = StatusCode::OK;
+    response
+}
+
+/// Reads what selects runs.
+fn query(text: &str) -> Result<Query, ErrorAnswer> {
+    let mut query = Query::default();
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_encoding::percent_decode_str(value).decode_utf8_lossy();
+        let refuse = |expected: &str| {
+            ErrorAnswer::new(
+                ErrorCode::InvalidRequest,
+                format!("query parameter `{name}` is `{value}`: send {expected}"),
+            )
+        };
+        match name {
+            "limit" => {
+                query.limit = value
+                    .parse()
+                    .ok()
+                    .filter(|limit| (1..=Query::MAX_LIMIT).contains(limit))
+                    .ok_or_else(|| refuse("a number from 1 to 1000"))?;
+            }
+            "route" => query.route = Some(RouteName::from(&*value)),
+            "node" => query.node = Some(NodeId::from(&*value)),
+            "code" => {
+                let code = ErrorCode::parse(&value);
+                query.code = Some(code.ok_or_else(|| refuse("a code of docs/errors"))?);
+            }
+            "since" => {
+                let since =
+                    value.parse().map_err(|_| refuse("a time like 2026-01-31T08:00:00Z"))?;
+                query.since = Some(since);
+            }
+            _ => {
+                return Err(ErrorAnswer::new(
+                    ErrorCode::InvalidRequest,
+                    format!(
+                        "query parameter `{name}` is not known: use limit, route, node, code or since"
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(query)
+}
+
+fn unreadable(error: ReadError) -> ErrorAnswer {
+    ErrorAnswer::new(ErrorCode::OverMemoryBudget, error.to_string())
+}
+
+fn not_found(error: FindError) -> ErrorAnswer {
+    match error {
+        FindError::Unknown { .. } => ErrorAnswer::new(ErrorCode::NotFound, error.to_string()),
+        FindError::Ambiguous { .. } => {
+            ErrorAnswer::new(ErrorCode::InvalidRequest, error.to_string())
+        }
+        FindError::Read(error) => unreadable(error),
+    }
+}

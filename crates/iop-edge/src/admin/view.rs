@@ -1,0 +1,225 @@
+//! The Edge's state as JSON. What is unknown is absent.
+
+use std::net::SocketAddr;
+
+use iop_admission::ProviderId;
+use iop_config::Mode;
+use iop_store::{Health, Run};
+use iop_types::{Generation, InstanceId, NodeId, ProviderKey, ProviderState, RouteName, Target};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::core::Core;
+use crate::edge::VERSION;
+
+/// The whole Edge at a glance.
+#[derive(Debug, Serialize)]
+pub(super) struct Status {
+    version: &'static str,
+    group: String,
+    mode: Mode,
+    started_at: String,
+    uptime_s: u64,
+    /// `serving` or `draining`.
+    state: &'static str,
+    ready: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_ready_because: Option<String>,
+    listen: Listen,
+    in_flight: usize,
+    waiting: usize,
+    nodes_linked: usize,
+    models: usize,
+    buffered_body_bytes: usize,
+    history: Health,
+}
+
+#[derive(Debug, Serialize)]
+struct Listen {
+    clients: SocketAddr,
+    nodes: SocketAddr,
+    admin: SocketAddr,
+}
+
+pub(super) fn status(core: &Core) -> Status {
+    let now = crate::now();
+    let (readiness, gauges, models) = core.desk.tell(|admission, now| {
+        (admission.readiness(), admission.gauges(now), admission.models().len())
+    });
+    let addresses = core.addresses;
+    Status {
+        version: VERSION,
+        group: core.file.group.clone(),
+        mode: core.file.mode,
+        started_at: time(core.started_at),
+        uptime_s: now.saturating_duration_since(core.started).as_secs(),
+        state: if core.is_stopping() { "draining" } else { "serving" },
+        ready: readiness.is_ok(),
+        not_ready_because: readiness.err().map(|reason| reason.to_string()),
+        listen: Listen {
+            clients: addresses.clients,
+            nodes: addresses.nodes,
+            admin: addresses.admin,
+        },
+        in_flight: core.live.len(),
+        waiting: gauges.waiting,
+        nodes_linked: core.group.view().iter().filter(|node| node.linked.is_some()).count(),
+        models,
+        buffered_body_bytes: core.budget.used(),
+        history: core.history.health(),
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Nodes {
+    nodes: Vec<Node>,
+}
+
+/// One Node, linked or only named in the file.
+#[derive(Debug, Serialize)]
+struct Node {
+    node: NodeId,
+    linked: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<Link>,
+}
+
+#[derive(Debug, Serialize)]
+struct Link {
+    generation: Generation,
+    address: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<InstanceId>,
+    version: String,
+    platform: String,
+    since: String,
+    draining: bool,
+    streams: u32,
+    granted_bytes: u64,
+    buffered_bytes: u64,
+    queued_bytes: u64,
+    late_frames: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heartbeat_rtt_ms: Option<f64>,
+}
+
+pub(super) fn nodes(core: &Core) -> Nodes {
+    let nodes = core.group.view().into_iter().map(|node| Node {
+        node: node.node,
+        linked: node.linked.is_some(),
+        link: node.linked.map(|linked| Link {
+            generation: linked.generation,
+            address: linked.who.address,
+            instance: linked.who.instance,
+            version: linked.who.version,
+            platform: linked.who.platform,
+            since: time(linked.since),
+            draining: linked.is_draining,
+            streams: linked.stats.streams,
+            granted_bytes: linked.stats.granted_bytes,
+            buffered_bytes: linked.stats.buffered_bytes,
+            queued_bytes: linked.stats.queued_bytes,
+            late_frames: linked.stats.late_frames,
+            heartbeat_rtt_ms: linked.stats.heartbeat_rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
+        }),
+    });
+    Nodes { nodes: nodes.collect() }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Providers {
+    providers: Vec<Provider>,
+}
+
+/// One provider as its Node last reported it, with what the Edge counts itself.
+#[derive(Debug, Serialize)]
+struct Provider {
+    node: NodeId,
+    provider: ProviderKey,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adapter: Option<&'static str>,
+    state: ProviderState,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    ready: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<Generation>,
+    targets: Vec<Target>,
+    loaded: Vec<Target>,
+    capacity: u32,
+    in_use: u32,
+    zombies: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued: Option<u32>,
+}
+
+pub(super) fn providers(core: &Core) -> Providers {
+    let views = core.desk.tell(|admission, now| admission.providers(now));
+    let providers = views.into_iter().map(|view| Provider {
+        node: view.id.node,
+        provider: view.id.provider,
+        adapter: view.adapter.map(iop_types::AdapterType::as_str),
+        state: view.state,
+        reason: view.reason,
+        ready: view.ready,
+        generation: view.generation,
+        targets: view.targets,
+        loaded: view.loaded,
+        capacity: view.capacity,
+        in_use: view.in_use + view.fenced_in_use,
+        zombies: view.zombies,
+        queued: view.queued,
+    });
+    Providers { providers: providers.collect() }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Models {
+    models: Vec<Model>,
+}
+
+/// One name that clients can ask for.
+#[derive(Debug, Serialize)]
+struct Model {
+    model: RouteName,
+    available: bool,
+    loaded: bool,
+    /// Whether the file declares it; otherwise a provider lists it.
+    configured: bool,
+    providers: Vec<Server>,
+}
+
+#[derive(Debug, Serialize)]
+struct Server {
+    node: NodeId,
+    provider: ProviderKey,
+}
+
+pub(super) fn models(core: &Core) -> Models {
+    let models = core.desk.tell(|admission, _| admission.models());
+    let models = models.into_iter().map(|model| Model {
+        available: model.available,
+        loaded: model.loaded,
+        configured: core.file.routes.contains_key(&model.name),
+        providers: model.providers.into_iter().map(Server::from).collect(),
+        model: model.name,
+    });
+    Models { models: models.collect() }
+}
+
+impl From<ProviderId> for Server {
+    fn from(id: ProviderId) -> Self {
+        Self { node: id.node, provider: id.provider }
+    }
+}
+
+/// Requests, newest first.
+#[derive(Debug, Serialize)]
+pub(super) struct Runs {
+    pub(super) runs: Vec<Run>,
+}
+
+/// RFC 3339 in UTC with milliseconds, as history has it.
+fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
+}

@@ -1,0 +1,77 @@
+//! Every request from its admission to the return of its last attempt.
+//!
+//! The table is how something other than the client's own connection reaches a request: the end of
+//! the drain, the sweep for clients that do not read, and the figure of what is in flight.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use iop_types::RunId;
+use tokio::sync::Notify;
+
+use crate::relay::Request;
+
+/// The requests of one Edge.
+#[derive(Default)]
+pub(crate) struct Live {
+    requests: Mutex<BTreeMap<RunId, Arc<Request>>>,
+    left: Notify,
+}
+
+impl Live {
+    /// Enters a request.
+    pub(crate) fn enter(&self, run_id: RunId, request: &Arc<Request>) {
+        self.lock().insert(run_id, Arc::clone(request));
+    }
+
+    /// A request is over.
+    pub(crate) fn leave(&self, run_id: RunId) {
+        self.lock().remove(&run_id);
+        self.left.notify_waiters();
+    }
+
+    /// Counts them.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Completes once there are none.
+    pub(crate) async fn none_left(&self) {
+        loop {
+            let mut left = std::pin::pin!(self.left.notified());
+            left.as_mut().enable();
+            if self.len() == 0 {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    /// Visits every request; each may leave meanwhile.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&Arc<Request>)) {
+        let all: Vec<_> = self.lock().values().cloned().collect();
+        all.iter().for_each(&mut visit);
+    }
+
+    /// Ends clients that do not read, until the future is dropped.
+    pub(crate) async fn sweep(&self, period: Duration) {
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let now = crate::now();
+            self.for_each(|request| request.check_client(now));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RunId, Arc<Request>>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns how often to look for clients that do not read: often enough to be late by an eighth of
+/// the allowed time at most.
+pub(crate) fn sweep_period(within: Duration) -> Duration {
+    (within / 8).clamp(Duration::from_millis(5), Duration::from_secs(5))
+}

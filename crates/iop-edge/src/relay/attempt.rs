@@ -1,0 +1,302 @@
+//! One send: what goes to the Node, and what its answers mean to the machine.
+
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use iop_admission::Candidate;
+use iop_dialect::openai::{EmbeddingsRequest, Head};
+use iop_dialect::splice::BodyError;
+use iop_dispatch::{CancelCause, Ended, Grant, Relay, Send};
+use iop_net::link::{EdgeStream, OpenError, RequestMessage, StreamError};
+use iop_types::{
+    CloseReason, ErrorCode, Event, EventKind, Failure, Form, RequestHead, Requeue, RunRequest,
+    TunnelFrame, TunnelId, TunnelRequest, UsageMode, WorkKey,
+};
+use iop_wire::{EventJoiner, v1};
+use uuid::Uuid;
+
+use super::answer::too_large;
+use super::translation::{Translation, Wanted};
+use super::{Call, Request, Seat, State};
+use crate::bridge::{self, Step};
+use crate::surface::headers;
+
+/// A stream on the link of the Node that was asked.
+pub(super) struct Attempt {
+    stream: EdgeStream,
+    joiner: EventJoiner,
+    /// Whether the body carries `include_usage` that the client did not ask for.
+    injected: bool,
+}
+
+/// One answer of an attempt, or why there will be none.
+pub(super) enum Heard {
+    /// It got on; `None` while an event is incomplete.
+    Step(Option<Step>),
+    /// It was never sent.
+    Unsent,
+    /// The link ended.
+    LinkEnded(CloseReason),
+    /// What came makes no sense.
+    Nonsense(String),
+}
+
+impl Attempt {
+    /// Yields the Node's next answer.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        Poll::Ready(match ready!(self.stream.poll_recv(cx)) {
+            Ok(answer) => match bridge::read(answer, &mut self.joiner) {
+                Ok(step) => Heard::Step(step),
+                Err(nonsense) => Heard::Nonsense(nonsense.to_string()),
+            },
+            Err(StreamError::Unsent) => Heard::Unsent,
+            Err(StreamError::LinkClosed(reason)) => Heard::LinkEnded(reason),
+            // The last two concern the Node's end of a stream only.
+            Err(
+                error @ (StreamError::Protocol
+                | StreamError::Cancelled
+                | StreamError::TooLarge { .. }),
+            ) => Heard::Nonsense(error.to_string()),
+        })
+    }
+
+    /// Asks the Node to stop; its last word is still to come.
+    pub(super) fn cancel(&mut self, cause: CancelCause) {
+        self.stream.cancel(match cause {
+            CancelCause::ClientGone => v1::CancelReason::ClientGone,
+            CancelCause::ClientStalled => v1::CancelReason::ClientStalled,
+            CancelCause::Deadline => v1::CancelReason::Deadline,
+            CancelCause::ShuttingDown => v1::CancelReason::ShuttingDown,
+        });
+    }
+}
+
+/// Describes who was granted the request.
+pub(super) fn grant(call: &Call, candidate: &Candidate) -> Grant {
+    let instance = &candidate.instance;
+    Grant {
+        node: instance.node.clone(),
+        provider: instance.provider.clone(),
+        target: candidate.target.clone(),
+        generation: instance.generation,
+        form: candidate.form,
+        why: candidate.why.as_str(),
+        // A refusal can be blamed on our option only where the client sent none of its own.
+        asks_usage: wants_injection(call, candidate) && !call.routing.has_stream_options(),
+    }
+}
+
+/// Says whether the Edge wants a usage chunk that the client did not ask for.
+fn wants_injection(call: &Call, candidate: &Candidate) -> bool {
+    candidate.form == Form::Tunnel
+        && candidate.usage == UsageMode::Exact
+        && call.is_stream()
+        && !call.routing.asks_usage()
+}
+
+impl State {
+    /// Sends an attempt under the permit that is held.
+    pub(super) fn send(&mut self, request: &Request, now: Instant, send: &Send) {
+        let Seat::Held(held) = &self.seat else {
+            debug_assert!(false, "a send without a permit");
+            return self.machine.handle_unsent(now, Requeue::Fenced);
+        };
+        let candidate = held.candidate();
+        let instance = &candidate.instance;
+        let Some(link) = request.core.group.link(&instance.node, instance.generation) else {
+            return self.machine.handle_unsent(now, Requeue::Fenced);
+        };
+        let call = &request.call;
+        let injected = wants_injection(call, candidate)
+            && (send.asks_usage || call.routing.has_stream_options());
+        let body = body(request, candidate, injected);
+        let message = match candidate.form {
+            Form::Tunnel => bridge::tunnel(tunnel(call, candidate, send, &body)),
+            Form::Run => match wanted(call) {
+                Ok(wanted) => {
+                    self.answer.expect_run(Translation::new(wanted, &request.core.budget));
+                    bridge::run(run(call, candidate, send))
+                }
+                Err(error) => {
+                    let failure = Failure::new(ErrorCode::InvalidRequest, error.to_string());
+                    return self.machine.handle_ended(now, Ended::Failed(failure));
+                }
+            },
+        };
+        match open(&link, message) {
+            Ok(mut stream) => {
+                stream.queue_body(body, true);
+                let longest = request.core.file.limits.run_event;
+                let joiner = EventJoiner::new(usize::try_from(longest).unwrap_or(usize::MAX));
+                self.attempt = Some(Attempt { stream, joiner, injected });
+            }
+            Err(NotOpened::Requeue(cause)) => self.machine.handle_unsent(now, cause),
+            Err(NotOpened::Fail(failure)) => {
+                self.machine.handle_ended(now, Ended::Failed(failure));
+            }
+        }
+    }
+
+    /// Tells the machine what was heard; what is the client's goes into its answer.
+    pub(super) fn handle_answer(&mut self, request: &Request, now: Instant, heard: Heard) {
+        match heard {
+            Heard::Step(None) => {}
+            Heard::Step(Some(Step::Frame(frame))) => self.handle_frame(now, frame),
+            Heard::Step(Some(Step::Event(event))) => self.handle_event(now, event),
+            Heard::Step(Some(Step::Refused(refused))) => {
+                self.attempt = None;
+                match refused.requeue() {
+                    Some(cause) => self.machine.handle_unsent(now, cause),
+                    None => self
+                        .machine
+                        .handle_ended(now, Ended::Failed(bridge::refused_failure(&refused))),
+                }
+            }
+            Heard::Unsent => {
+                self.attempt = None;
+                self.machine.handle_unsent(now, Requeue::Fenced);
+            }
+            Heard::LinkEnded(reason) => {
+                self.attempt = None;
+                self.answer.close();
+                self.machine.handle_node_lost(now, reason);
+            }
+            Heard::Nonsense(problem) => {
+                // Dropping the stream tells the Node to stop.
+                self.attempt = None;
+                tracing::warn!(run_id = %request.call.receipt.run_id, %problem, "a node's answer makes no sense");
+                let message = format!("the node's answer cannot be understood: {problem}");
+                let failure = Failure::new(ErrorCode::ProviderError, message);
+                self.machine.handle_ended(now, Ended::Failed(failure));
+            }
+        }
+    }
+
+    fn handle_frame(&mut self, now: Instant, frame: TunnelFrame) {
+        let ended = match frame {
+            TunnelFrame::Head(head) => {
+                let injected = self.attempt.as_ref().is_some_and(|attempt| attempt.injected);
+                if self.machine.handle_head(now, head.status) == Relay::Forward {
+                    self.answer.handle_head(&head, injected);
+                }
+                return;
+            }
+            TunnelFrame::Body { data, progress } => {
+                if self.machine.handle_body(now, progress) == Relay::Forward {
+                    self.answer.handle_body(data);
+                }
+                return;
+            }
+            TunnelFrame::Trailers(trailers) => {
+                if self.machine.handle_body(now, false) == Relay::Forward {
+                    self.answer.handle_trailers(&trailers);
+                }
+                return;
+            }
+            TunnelFrame::End => Ended::Completed(self.answer.close()),
+            TunnelFrame::Error(failure) => {
+                self.answer.close();
+                Ended::Failed(failure)
+            }
+            TunnelFrame::Cancelled => Ended::Cancelled,
+        };
+        self.attempt = None;
+        self.machine.handle_ended(now, ended);
+    }
+
+    fn handle_event(&mut self, now: Instant, event: Event) {
+        let ended = match event.kind {
+            EventKind::Start => {
+                self.answer.note_usage(&event);
+                if self.machine.handle_start(now) == Relay::Forward {
+                    self.answer.handle_start(now);
+                }
+                return;
+            }
+            EventKind::Delta { .. } | EventKind::ReasoningDelta { .. } => {
+                if self.machine.handle_body(now, true) == Relay::Discard {
+                    return;
+                }
+                self.answer.handle_start(now);
+                match self.answer.handle_event(&event) {
+                    Ok(()) => return,
+                    Err(over) => Ended::Failed(too_large(over)),
+                }
+            }
+            EventKind::Complete { .. } => Ended::Completed(self.answer.handle_complete(event)),
+            EventKind::Error(failure) => Ended::Failed(failure),
+            EventKind::Cancelled => Ended::Cancelled,
+        };
+        self.attempt = None;
+        self.machine.handle_ended(now, ended);
+    }
+}
+
+/// Why a stream could not be opened, by what follows.
+enum NotOpened {
+    Requeue(Requeue),
+    Fail(Failure),
+}
+
+fn open(link: &iop_net::link::EdgeLink, message: RequestMessage) -> Result<EdgeStream, NotOpened> {
+    link.open(message).map_err(|error| match error {
+        OpenError::Fenced(_) => NotOpened::Requeue(Requeue::Fenced),
+        OpenError::Draining => NotOpened::Requeue(Requeue::Draining),
+        OpenError::TooManyStreams { .. } => NotOpened::Requeue(Requeue::LinkFull),
+        OpenError::HeadTooLarge { .. } => NotOpened::Fail(Failure::new(
+            ErrorCode::InvalidRequest,
+            format!("{error}: send fewer or shorter headers"),
+        )),
+    })
+}
+
+/// The body for this candidate: its name for the target, perhaps the option, the rest as it came.
+fn body(request: &Request, candidate: &Candidate, include_usage: bool) -> Bytes {
+    let call = &request.call;
+    let body = call.routing.rewrite(&call.body, Some(candidate.target.as_str()), include_usage);
+    if body.as_ptr() == call.body.as_ptr() { body } else { request.core.budget.adopt(body) }
+}
+
+fn head(call: &Call, candidate: &Candidate, send: &Send) -> RequestHead {
+    let instance = &candidate.instance;
+    RequestHead {
+        work: WorkKey { run_id: call.receipt.run_id, attempt: send.attempt },
+        session_id: call.session_id.clone(),
+        provider: instance.provider.clone(),
+        target: candidate.target.clone(),
+        revision: instance.revision,
+        stall_timeout: instance.stall_timeout,
+        first_progress_within: send.first_progress_within,
+        ends_within: send.ends_within,
+    }
+}
+
+fn tunnel(call: &Call, candidate: &Candidate, send: &Send, body: &Bytes) -> TunnelRequest {
+    TunnelRequest {
+        head: head(call, candidate, send),
+        tunnel_id: TunnelId::from_uuid(Uuid::now_v7()),
+        method: call.operation.need.method.to_owned(),
+        path_and_query: call.path_and_query.clone(),
+        headers: headers::for_provider(&call.headers, candidate.usage == UsageMode::Exact),
+        content_length: Some(body.len() as u64),
+    }
+}
+
+fn run(call: &Call, candidate: &Candidate, send: &Send) -> RunRequest {
+    RunRequest { head: head(call, candidate, send), kind: call.operation.kind }
+}
+
+/// Reads what kind of answer the Edge must write.
+fn wanted(call: &Call) -> Result<Wanted, BodyError> {
+    let model = call.routing.model().to_owned();
+    let Some(kind) = call.operation.text else {
+        return Ok(Wanted::Embeddings { model, request: EmbeddingsRequest::read(&call.body)? });
+    };
+    let created = u64::try_from(call.receipt.received_at.as_second()).unwrap_or_default();
+    let head = Head { kind, run_id: call.receipt.run_id, created, model };
+    Ok(match call.is_stream() {
+        true => Wanted::Stream { head, usage: call.routing.asks_usage() },
+        false => Wanted::Text(head),
+    })
+}
