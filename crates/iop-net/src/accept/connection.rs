@@ -88,7 +88,7 @@ pub(super) async fn serve<S, F, B>(
             },
         }
     };
-    if !is_clean && peer.activity().is_http_10() {
+    if peer.is_aborted() || (!is_clean && peer.activity().is_http_10()) {
         socket.reset_on_close();
     }
 }
@@ -115,6 +115,7 @@ async fn signal(phase: Phase, socket: &Socket, peer: &Peer, idle: Duration, ends
         Phase::Serving => tokio::select! {
             biased;
             () = socket.closed() => Signal::End,
+            () = peer.closed() => Signal::End,
             () = ends.cut.cancelled() => Signal::End,
             () = ends.shutdown.cancelled() => Signal::Finish,
             () = peer.activity().idle_for(idle) => Signal::Finish,
@@ -122,6 +123,7 @@ async fn signal(phase: Phase, socket: &Socket, peer: &Peer, idle: Duration, ends
         Phase::Finishing => tokio::select! {
             biased;
             () = socket.closed() => Signal::End,
+            () = peer.closed() => Signal::End,
             () = ends.cut.cancelled() => Signal::End,
             () = peer.activity().idle_for(FAREWELL) => Signal::End,
         },

@@ -21,8 +21,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // Below the 1024 × 16 descriptors of a usual server unit, with room for links and files.
-            max_connections: 8192,
+            // As many as one link carries streams.
+            max_connections: 4096,
             idle: Duration::from_secs(30),
             // Twice what other servers allow, since traces and long keys travel in headers.
             max_head_bytes: 64 * 1024,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -20,6 +20,7 @@ struct Shared {
     sent: AtomicU64,
     activity: Activity,
     gone: CancellationToken,
+    is_aborted: AtomicBool,
 }
 
 impl Peer {
@@ -29,6 +30,7 @@ impl Peer {
             sent: AtomicU64::new(0),
             activity: Activity::new(),
             gone: CancellationToken::new(),
+            is_aborted: AtomicBool::new(false),
         }))
     }
 
@@ -47,6 +49,16 @@ impl Peer {
     /// Says whether [`Self::closed`] has completed.
     pub fn is_closed(&self) -> bool {
         self.0.gone.is_cancelled()
+    }
+
+    /// Resets the connection, with all that runs on it and whatever the client has not read.
+    pub fn abort(&self) {
+        self.0.is_aborted.store(true, Ordering::Relaxed);
+        self.0.gone.cancel();
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.0.is_aborted.load(Ordering::Relaxed)
     }
 
     /// Returns how many bytes the kernel has accepted for this client, over the whole connection.
