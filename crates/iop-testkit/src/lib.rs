@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod process;
 pub mod provider;
 pub mod script;
+pub mod sim_link;
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub use clock::ManualClock;
 pub use process::IopProcess;
 pub use provider::ScriptedProvider;
 pub use script::Script;
+pub use sim_link::{Line, SimPipe};
 
 /// How long a helper waits for a state that a test expects before it gives up.
 ///

@@ -1,0 +1,11 @@
+//! Both ends of a link under a manual clock.
+
+mod birth;
+mod cancel;
+mod credit;
+mod end;
+mod fairness;
+mod heartbeat;
+mod order;
+mod seats;
+mod support;
