@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use iop_execution::Body;
+use iop_execution::{Body, CallError, cancellation};
 use iop_testkit::script::{Cut, Script};
-use iop_testkit::{ScriptedProvider, answer};
+use iop_testkit::{PATIENCE, ScriptedProvider, answer};
 use iop_types::{ErrorCode, TunnelFrame};
 use proptest::prelude::*;
 use serde_json::json;
@@ -331,7 +331,7 @@ async fn each_event_is_passed_on_when_it_comes_and_the_head_before_the_first() {
             let begun = Instant::now();
             while seen.len() < expected {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                assert!(begun.elapsed() < iop_testkit::PATIENCE, "item {expected} is missing");
+                assert!(begun.elapsed() < PATIENCE, "item {expected} is missing");
             }
             assert_eq!(seen.len(), expected, "nothing comes before the provider sent it");
             provider.release(1);
@@ -373,18 +373,23 @@ async fn a_provider_that_is_not_read_is_not_read_ahead() {
         (0..2_000).fold(head, |script, _| script.bytes(vec![b'x'; 100_000]))
     });
     let adapter = adapter(&provider);
+    // No fence here: the signal alone must reach a call that waits for room.
+    let mut items = Items::with_room(3);
+    let (canceller, mut cancelled) = cancellation();
     let relay = adapter.tunnel().unwrap();
-    let stop = async {
+    let request = tunnel_request(CHAT, &[]);
+    let call = relay.tunnel(request, full("{}"), &mut items, &mut cancelled);
+    let stopping = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
+        let sent = provider.log().exchanges[0].sent;
+        canceller.cancel();
+        sent
     };
-    let call = async |outlet: &mut dyn iop_execution::Outlet<TunnelFrame>,
-                      cancelled: &mut iop_execution::Cancelled| {
-        relay.tunnel(tunnel_request(CHAT, &[]), full("{}"), outlet, cancelled).await
-    };
-    let outcome = watch(Items::with_room(3), call, stop).await;
-    assert_eq!(outcome.result, Err(iop_execution::CallError::Cancelled));
-    assert_eq!(outcome.items.len(), 3);
-    let sent = provider.log().exchanges[0].sent;
+    let (result, sent) = tokio::time::timeout(PATIENCE, async { tokio::join!(call, stopping) })
+        .await
+        .expect("the call returns once it is cancelled");
+    assert_eq!(result, Err(CallError::Cancelled));
+    assert_eq!(items.len(), 3);
     // The kernel's buffers of both ends hold a few MiB at most.
     assert!(sent < 32 << 20, "{sent} bytes were taken from the provider although nobody reads");
 }

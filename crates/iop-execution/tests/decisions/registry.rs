@@ -93,6 +93,21 @@ fn a_request_binds_to_the_draining_snapshot_that_has_its_revision() {
 }
 
 #[test]
+fn a_provider_that_was_stopped_is_not_bound_again_while_its_snapshot_drains_on() {
+    let (a, b) = (Counting::new(Mock), Counting::new(Vllm));
+    let (mut bootstrap, registry) = serving(&[("a", &a), ("b", &b)]);
+    let running = registry.bind(&"b".into(), ProviderRevision(1)).unwrap();
+    let mut finish = pin!(configure(&mut bootstrap, 2, &[]).finish());
+    assert_eq!(poll(&mut finish), None);
+    assert_eq!((a.stops(), b.stops()), (1, 0));
+    let refused = registry.bind(&"a".into(), ProviderRevision(1)).err();
+    assert_eq!(refused, Some(Refusal::StaleConfig { revision: 1 }));
+    assert!(registry.bind(&"b".into(), ProviderRevision(1)).is_ok());
+    drop(running);
+    assert_eq!(poll(&mut finish), Some(()));
+}
+
+#[test]
 fn a_revision_that_is_neither_current_nor_draining_is_stale() {
     let (old, new) = (Counting::new(Mock), Counting::new(Mock));
     let (mut bootstrap, registry) = serving(&[("lab", &old)]);
