@@ -370,20 +370,27 @@ async fn a_provider_that_is_not_read_is_not_read_ahead() {
     let provider = ScriptedProvider::start().await;
     provider.on(CHAT, |_| {
         let head = Script::new().head(200, &[("content-type", "text/plain")]);
-        (0..2_000).fold(head, |script, _| script.bytes(vec![b'x'; 100_000]))
+        let part = Bytes::from(vec![b'x'; 100_000]);
+        (0..2_000).fold(head, |script, _| script.bytes(part.clone()))
     });
     let adapter = adapter(&provider);
     // No fence here: the signal alone must reach a call that waits for room.
     let mut items = Items::with_room(3);
+    let filling = items.clone();
     let (canceller, mut cancelled) = cancellation();
     let relay = adapter.tunnel().unwrap();
     let request = tunnel_request(CHAT, &[]);
     let call = relay.tunnel(request, full("{}"), &mut items, &mut cancelled);
     let stopping = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let sent = provider.log().exchanges[0].sent;
+        let sent = || provider.log().exchanges.first().map_or(0, |exchange| exchange.sent);
+        // Full: there is no room, and the provider's writes make no progress any more.
+        let mut before = u64::MAX;
+        while filling.len() < 3 || sent() != before {
+            before = sent();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         canceller.cancel();
-        sent
+        before
     };
     let (result, sent) = tokio::time::timeout(PATIENCE, async { tokio::join!(call, stopping) })
         .await
