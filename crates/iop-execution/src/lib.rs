@@ -7,7 +7,7 @@
 //! server is spoken to (the adapters behind [`provider::Provider`]).
 //!
 //! One request passes through the modules in this order: [`admit`] asks [`work`] whether it is
-//! already here, the [`registry`] who executes it and the [`gate`] whether there is room; then the
+//! already here, the [registry](mod@registry) who executes it and the [`gate`] whether there is room; then the
 //! adapter's call from [`provider`] puts its output through the fence of [`emission`], until it
 //! returns or [`cancel`] asked it to.
 
