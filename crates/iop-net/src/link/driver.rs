@@ -38,6 +38,8 @@ pub(super) struct Driver<R: Role> {
     armed: Option<Instant>,
     /// Bytes read since the timer ran out.
     overdue: Option<usize>,
+    /// Whether nothing can come any more.
+    peer_ended: bool,
 }
 
 impl<R: Role> Driver<R> {
@@ -51,6 +53,7 @@ impl<R: Role> Driver<R> {
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
             overdue: None,
+            peer_ended: false,
         }
     }
 
@@ -60,9 +63,9 @@ impl<R: Role> Driver<R> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Writes the last words, if there are any, and closes.
+    /// Writes the last words and closes in a way that lets the peer read them.
     pub(super) async fn finish(mut self) {
-        if self.written < self.batch.len() || self.shared.lock().link.wants_write() {
+        if !self.peer_ended {
             let _ = tokio::time::timeout(FAREWELL, self.farewell()).await;
         }
     }
@@ -112,12 +115,18 @@ impl<R: Role> Driver<R> {
         };
         let mut inner = self.shared.lock();
         match read {
-            Ok(0) => inner.link.handle_eof(now()),
+            Ok(0) => {
+                self.peer_ended = true;
+                inner.link.handle_eof(now());
+            }
             Ok(bytes) => {
                 self.overdue = self.overdue.map(|read| read + bytes);
                 inner.link.handle_read(now(), &mut self.read);
             }
-            Err(_) => inner.link.handle_lost(now()),
+            Err(_) => {
+                self.peer_ended = true;
+                inner.link.handle_lost(now());
+            }
         }
         let woken = inner.take_signalled();
         drop(inner);
@@ -164,6 +173,7 @@ impl<R: Role> Driver<R> {
     }
 
     fn lost(&mut self) {
+        self.peer_ended = true;
         self.batch.clear();
         self.written = 0;
         let mut inner = self.shared.lock();

@@ -1,0 +1,7 @@
+//! Links over real loopback sockets: a whole server and a whole supervisor in one process.
+
+mod birth;
+mod network;
+mod sockets;
+mod streams;
+mod support;
