@@ -169,7 +169,10 @@ impl Entry {
                 Serves::All => "the server lists no models yet".to_owned(),
                 Serves::Only(targets) => {
                     let names: Vec<_> = targets.iter().map(Target::as_str).collect();
-                    format!("the server lists none of the configured targets ({})", names.join(", "))
+                    format!(
+                        "the server lists none of the configured targets ({})",
+                        names.join(", ")
+                    )
                 }
             };
             self.misses = 0;

@@ -235,10 +235,7 @@ fn complete(completion: &Completion) -> Event {
 }
 
 /// Waits for the whole input of a run.
-async fn collect(
-    body: &mut BodyReceiver,
-    cancelled: &mut Cancelled,
-) -> Result<Bytes, CallError> {
+async fn collect(body: &mut BodyReceiver, cancelled: &mut Cancelled) -> Result<Bytes, CallError> {
     let mut input = BytesMut::new();
     loop {
         let part = tokio::select! {
@@ -249,7 +246,10 @@ async fn collect(
         match part {
             Some(Ok(part)) if input.len() + part.len() > MAX_RUN_INPUT => {
                 let limit = MAX_RUN_INPUT / (1024 * 1024);
-                let message = format!("the run's input is {} bytes or more, over the node's limit of {limit} MiB", input.len() + part.len());
+                let message = format!(
+                    "the run's input is {} bytes or more, over the node's limit of {limit} MiB",
+                    input.len() + part.len()
+                );
                 return Err(CallError::Failed(Failure::new(ErrorCode::BodyTooLarge, message)));
             }
             Some(Ok(part)) => input.extend_from_slice(&part),
@@ -303,7 +303,9 @@ impl BodySource for Arriving {
             return Poll::Ready(Some(part));
         }
         match &mut self.rest {
-            Some(rest) => rest.poll_recv(cx).map(|part| part.map(|part| part.map_err(|_| BodyLost))),
+            Some(rest) => {
+                rest.poll_recv(cx).map(|part| part.map(|part| part.map_err(|_| BodyLost)))
+            }
             None => Poll::Ready(None),
         }
     }

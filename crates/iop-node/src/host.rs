@@ -5,7 +5,7 @@ use std::sync::Arc;
 use iop_net::link::{BoxFuture, NodeHost, NodeLink, NodeRequest};
 use iop_types::{CloseReason, Generation, ProviderStatus};
 use iop_wire::v1;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use crate::node::Shared;
 use crate::{bridge, call};
@@ -32,7 +32,6 @@ impl NodeHost for Host {
     }
 
     fn link_up(&self, link: NodeLink) {
-        info!(generation = %link.generation(), edge = %self.0.settings.edge, "linked to the edge");
         let mut current = self.0.link();
         *current = Some(link);
         drop(current);
@@ -53,7 +52,9 @@ impl NodeHost for Host {
         }
         drop(current);
         let cancelled = self.0.checks.work.cancel_generation(generation);
-        warn!(%generation, %reason, cancelled, "the link to the edge ended");
+        if cancelled > 0 {
+            warn!(%generation, %reason, cancelled, "cancelled the calls of a link that ended");
+        }
     }
 }
 

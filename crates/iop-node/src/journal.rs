@@ -51,12 +51,8 @@ impl Journal {
             u64::try_from(then.saturating_duration_since(began).as_millis()).unwrap_or(u64::MAX)
         };
         let (kind, code) = outcome(returned);
-        let outcome = WorkOutcome {
-            head_ms: first_progress.map(since),
-            ended_ms: since(now()),
-            kind,
-            code,
-        };
+        let outcome =
+            WorkOutcome { head_ms: first_progress.map(since), ended_ms: since(now()), kind, code };
         history.ended(receipt, outcome);
     }
 

@@ -31,7 +31,11 @@ pub struct Node {
 
 impl Node {
     /// Starts a Node on the current runtime. Its Edge need not be there yet.
-    pub fn start(settings: Settings, net: Arc<dyn Net>, history: Option<iop_store::NodeHistory>) -> Self {
+    pub fn start(
+        settings: Settings,
+        net: Arc<dyn Net>,
+        history: Option<iop_store::NodeHistory>,
+    ) -> Self {
         let stop = CancellationToken::new();
         let main = tokio::spawn(serve(settings, net, history, stop.clone()));
         Self { stop, main }

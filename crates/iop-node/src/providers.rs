@@ -304,8 +304,7 @@ impl Providers {
         if !entry.node_secret.is_empty() {
             let name = &entry.node_secret;
             let value = self.secrets.find(name)?;
-            let secret =
-                Secret::new(value).map_err(|error| format!("secret `{name}`: {error}"))?;
+            let secret = Secret::new(value).map_err(|error| format!("secret `{name}`: {error}"))?;
             settings.secret = Some(secret);
         }
         iop_adapters::build(&settings, &self.tools).map_err(|error| error.to_string())

@@ -49,9 +49,9 @@ impl Secrets {
         match self.0.get(name) {
             Some(Ok(value)) => Ok(value),
             Some(Err(reason)) => Err(format!("secret `{name}` cannot be read: {reason}")),
-            None => Err(format!(
-                "secret `{name}` is not in this node's file: add it under `secrets`"
-            )),
+            None => {
+                Err(format!("secret `{name}` is not in this node's file: add it under `secrets`"))
+            }
         }
     }
 }

@@ -1,1 +1,86 @@
-fn main() {}
+//! The `iop` command: reads flags and files, composes the hosts, prints for people.
+//!
+//! Standard output holds answers, standard error everything else. Exit codes: 0 done, 1 failed,
+//! 2 wrong usage. Read `cli.rs` for what can be typed and `up.rs` for how one machine becomes one
+//! endpoint.
+
+mod chat;
+mod cli;
+mod client;
+mod config_command;
+mod edge;
+mod logging;
+mod models;
+mod node;
+mod runs;
+mod status;
+mod stop_signal;
+mod table;
+mod up;
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::cli::{Cli, Command, Node};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let usual = cli.command.usual_log();
+    if let Err(reason) = logging::start(cli.log.as_deref(), usual, cli.log_format) {
+        eprintln!("error: {reason}");
+        return ExitCode::from(2);
+    }
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = cli.workers {
+        builder.worker_threads(workers.get());
+    }
+    let runtime = match builder.enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: the runtime cannot be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<(), Box<dyn Error>> {
+    match command {
+        Command::Up(up) => up::run(up).await?,
+        Command::Edge(edge) => edge::run(edge).await?,
+        Command::Node(Node::Run { config }) => node::run(&config).await?,
+        Command::Status(asking) => status::run(&asking).await?,
+        Command::Models(asking) => models::run(&asking).await?,
+        Command::Runs(runs) => runs::run(&runs).await?,
+        Command::Chat(chat) => chat::run(chat).await?,
+        Command::Config(config) => config_command::run(&config)?,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "iop", &mut std::io::stdout());
+        }
+    }
+    Ok(())
+}
+
+/// Tells an error with everything that led to it, once.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut told = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let words = cause.to_string();
+        // Some libraries repeat their source in their own words.
+        if !told.contains(&words) {
+            let _ = write!(told, ": {words}");
+        }
+        source = cause.source();
+    }
+    told
+}

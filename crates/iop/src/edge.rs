@@ -1,0 +1,104 @@
+//! `iop edge`: an Edge in a process of its own.
+
+use std::sync::Arc;
+
+use iop_config::{ConfigError, EdgeConfig, EdgeOverlay, Environment, Os, Side};
+use iop_edge::{Edge, StartError, Tools};
+use iop_net::net::TokioNet;
+use iop_store::{DataDir, DataDirError, EdgeHistory};
+use tracing::{info, warn};
+
+use crate::cli;
+use crate::config_command::{self, FileError};
+use crate::node::variable;
+use crate::stop_signal;
+
+/// Runs `iop edge` until a signal.
+///
+/// # Errors
+/// The file is not valid, a port or the data directory is taken.
+pub(crate) async fn run(command: cli::Edge) -> Result<(), EdgeError> {
+    let config = configured(config_command::edge_file(&command.config)?, &command.listen)?;
+    let stop = stop_signal::listen().map_err(EdgeError::Signals)?;
+    let mut started = start(config).await?;
+    let addresses = started.edge.addresses();
+    info!(clients = %addresses.clients, nodes = %addresses.nodes, admin = %addresses.admin, "edge started");
+    println!("Edge listens for clients on http://{}/v1", addresses.clients);
+    stop.cancelled().await;
+    started.edge.stop();
+    started.edge.stopped().await;
+    Ok(())
+}
+
+/// Puts variables and flags over a file.
+///
+/// # Errors
+/// What comes out is not valid.
+pub(crate) fn configured(
+    file: EdgeConfig,
+    listen: &cli::Listen,
+) -> Result<EdgeConfig, ConfigError> {
+    let variables = EdgeOverlay::from_variables(variable)?;
+    file.overlaid(listen.overlay().or(variables))
+}
+
+/// A running Edge and the directory that it holds.
+pub(crate) struct Started {
+    /// The Edge.
+    pub edge: Edge,
+    /// Held until the Edge has stopped; `None` where there is no usable directory.
+    _data_dir: Option<DataDir>,
+}
+
+/// Starts an Edge.
+///
+/// # Errors
+/// A port or the data directory is taken.
+pub(crate) async fn start(config: EdgeConfig) -> Result<Started, EdgeError> {
+    let (data_dir, history) = history(&config)?;
+    let tools = Tools { net: Arc::new(TokioNet), history };
+    let edge = Edge::start(config, tools).await?;
+    Ok(Started { edge, _data_dir: data_dir })
+}
+
+/// Opens the Edge's history. A directory that cannot be used costs the history and nothing else.
+fn history(config: &EdgeConfig) -> Result<(Option<DataDir>, EdgeHistory), EdgeError> {
+    let environment = Environment::new(Os::CURRENT, variable);
+    let path = match environment.data_dir(config.data_dir.as_deref(), Side::Edge) {
+        Ok(path) => path,
+        Err(reason) => return Ok((None, without_history(&reason.to_string()))),
+    };
+    match DataDir::open(path) {
+        Ok(dir) => {
+            let history = EdgeHistory::open(&dir, config.limits.history, jiff::Timestamp::now());
+            Ok((Some(dir), history))
+        }
+        Err(error) if error.is_in_use() => Err(error.into()),
+        Err(error) => Ok((None, without_history(&crate::chain(&error)))),
+    }
+}
+
+fn without_history(reason: &str) -> EdgeHistory {
+    warn!(reason, "no history is kept");
+    EdgeHistory::disabled(reason)
+}
+
+/// Why an Edge does not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EdgeError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Flags, variables and file together are not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data directory cannot be taken.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// A listener cannot be opened.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The process cannot be told to stop.
+    #[error("signal handlers cannot be set")]
+    Signals(#[source] std::io::Error),
+}

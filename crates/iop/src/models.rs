@@ -1,0 +1,68 @@
+//! `iop models`: what clients can ask for.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cli::{Asking, Output};
+use crate::client::{AskError, Base};
+use crate::table::table;
+
+#[derive(Deserialize)]
+struct Models {
+    models: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    model: String,
+    available: bool,
+    loaded: bool,
+    configured: bool,
+    providers: Vec<Server>,
+}
+
+#[derive(Deserialize)]
+struct Server {
+    node: String,
+    provider: String,
+}
+
+/// Runs `iop models`.
+///
+/// # Errors
+/// The Edge could not be asked.
+pub(crate) async fn run(asking: &Asking) -> Result<(), AskError> {
+    const PATH: &str = "/api/v1/models";
+    let base = Base::parse(&asking.admin, "--admin")?;
+    if asking.output == Output::Json {
+        println!("{:#}", base.get::<Value>(PATH).await?);
+        return Ok(());
+    }
+    let Models { models } = base.get(PATH).await?;
+    if models.is_empty() {
+        eprintln!("No models yet: `iop status` says which providers were found.");
+        return Ok(());
+    }
+    let rows: Vec<_> = models.iter().map(row).collect();
+    print!("{}", table(["MODEL", "STATE", "SOURCE", "PROVIDERS"], &rows));
+    Ok(())
+}
+
+fn row(model: &Model) -> [String; 4] {
+    let state = match (model.available, model.loaded) {
+        (true, true) => "loaded",
+        (true, false) => "available",
+        (false, _) => "unavailable",
+    };
+    let providers: Vec<_> = model
+        .providers
+        .iter()
+        .map(|server| format!("{}/{}", server.node, server.provider))
+        .collect();
+    [
+        model.model.clone(),
+        state.to_owned(),
+        if model.configured { "configured" } else { "discovered" }.to_owned(),
+        providers.join(", "),
+    ]
+}

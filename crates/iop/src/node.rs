@@ -1,0 +1,156 @@
+//! `iop node`: one machine's Node in a process of its own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iop_config::{
+    ConfigError, EgressRule, Environment, NodeConfig, NodeOverlay, Os, SecretSource, Side, defaults,
+};
+use iop_net::egress::{Allowed, Egress};
+use iop_net::link::FatalLink;
+use iop_net::net::TokioNet;
+use iop_node::{LocalServer, Node, Secrets, Settings};
+use iop_store::{DataDir, DataDirError, NodeHistory};
+use iop_types::InstanceId;
+use tracing::{info, warn};
+
+use crate::config_command::{self, FileError};
+use crate::stop_signal;
+
+/// Runs `iop node run` until a signal, or until the Edge makes another dial pointless.
+///
+/// # Errors
+/// The file is not valid, another process holds the data directory, or the Edge refused for good.
+pub(crate) async fn run(file: &Path) -> Result<(), NodeError> {
+    let variables = NodeOverlay::from_variables(variable)?;
+    let config = config_command::node_file(file)?.overlaid(variables)?;
+    let stop = stop_signal::listen().map_err(NodeError::Signals)?;
+    let places = LocalServer::usual();
+    let started = start(&config, config.edge, places)?;
+    info!(node = %config.node, edge = %config.edge, "node started");
+    let mut node = started.node;
+    tokio::select! {
+        outcome = node.stopped() => return Ok(outcome?),
+        () = stop.cancelled() => node.stop(),
+    }
+    Ok(node.stopped().await?)
+}
+
+/// A running Node and the directory that it holds.
+pub(crate) struct Started {
+    /// The Node.
+    pub node: Node,
+    /// Held until the Node has stopped; `None` where there is no usable directory.
+    _data_dir: Option<DataDir>,
+}
+
+/// Starts a Node that dials `edge`.
+///
+/// # Errors
+/// Another process holds the data directory.
+pub(crate) fn start(
+    config: &NodeConfig,
+    edge: SocketAddr,
+    local_servers: Vec<LocalServer>,
+) -> Result<Started, NodeError> {
+    let environment = Environment::new(Os::CURRENT, variable);
+    let (data_dir, history) = history(&environment, config.data_dir.as_deref())?;
+    let settings = Settings {
+        node: config.node.clone(),
+        edge,
+        instance: InstanceId::from_uuid(uuid::Uuid::new_v4()),
+        egress: Egress::Only(config.egress.iter().map(allowed).collect()),
+        secrets: secrets(&environment, &config.secrets),
+        local_servers,
+        drain: DRAIN,
+    };
+    let node = Node::start(settings, Arc::new(TokioNet), history);
+    Ok(Started { node, _data_dir: data_dir })
+}
+
+/// A Node that stops lets its calls finish for as long as an Edge does.
+const DRAIN: Duration = defaults::DRAIN;
+
+/// Opens the Node's history. A directory that cannot be used costs the history and nothing else; one
+/// that another process holds means that the Node already runs.
+fn history(
+    environment: &Environment,
+    configured: Option<&str>,
+) -> Result<(Option<DataDir>, Option<NodeHistory>), NodeError> {
+    let path = match environment.data_dir(configured, Side::Node) {
+        Ok(path) => path,
+        Err(reason) => {
+            warn!(%reason, "no history is kept");
+            return Ok((None, None));
+        }
+    };
+    match DataDir::open(path) {
+        Ok(dir) => {
+            let now = jiff::Timestamp::now();
+            let history =
+                NodeHistory::open(&dir, defaults::NODE_HISTORY, defaults::NODE_HISTORY_BYTES, now);
+            Ok((Some(dir), Some(history)))
+        }
+        Err(error) if error.is_in_use() => Err(error.into()),
+        Err(error) => {
+            warn!(reason = crate::chain(&error), "no history is kept");
+            Ok((None, None))
+        }
+    }
+}
+
+fn secrets(environment: &Environment, sources: &BTreeMap<String, SecretSource>) -> Secrets {
+    let mut secrets = Secrets::default();
+    for (name, source) in sources {
+        let value = match source {
+            SecretSource::Env(name) => {
+                variable(name).ok_or_else(|| format!("variable {name} is not set"))
+            }
+            SecretSource::File(path) => environment
+                .resolve(path)
+                .map_err(|error| error.to_string())
+                .and_then(|path| {
+                    std::fs::read_to_string(&path)
+                        .map_err(|error| format!("file {}: {error}", path.display()))
+                })
+                .map(|text| text.trim_end().to_owned()),
+        };
+        secrets.insert(name.clone(), value);
+    }
+    secrets
+}
+
+fn allowed(rule: &EgressRule) -> Allowed {
+    match rule {
+        EgressRule::Net(net) => Allowed::Net(*net),
+        EgressRule::Host(host) => Allowed::Host(host.clone()),
+    }
+}
+
+/// Looks a variable of this process up; one that is not text counts as absent.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Why a Node does not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Flags, variables and file together are not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data directory cannot be taken.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The Edge refused for good.
+    #[error(transparent)]
+    Link(#[from] FatalLink),
+    /// The process cannot be told to stop.
+    #[error("signal handlers cannot be set")]
+    Signals(#[source] std::io::Error),
+}

@@ -1,0 +1,188 @@
+//! `iop runs`: what was asked, who answered and how it ended.
+
+use std::fmt::Write as _;
+
+use iop_store::{AttemptRecord, Run, TerminalKind, TerminalRecord};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cli::{Asking, Output, Runs};
+use crate::client::{AskError, Base};
+use crate::table::{millis, table};
+
+#[derive(Deserialize)]
+struct List {
+    runs: Vec<Run>,
+}
+
+/// Runs `iop runs`.
+///
+/// # Errors
+/// The Edge could not be asked, or knows no such run.
+pub(crate) async fn run(command: &Runs) -> Result<(), AskError> {
+    match command {
+        Runs::List { limit, model, node, code, asking } => {
+            let mut path = format!("/api/v1/runs?limit={limit}");
+            for (name, value) in [("route", model), ("node", node), ("code", code)] {
+                if let Some(value) = value {
+                    let _ = write!(path, "&{name}={}", encoded(value));
+                }
+            }
+            list(asking, &path).await
+        }
+        Runs::Show { id, asking } => show(asking, &format!("/api/v1/runs/{}", encoded(id))).await,
+    }
+}
+
+async fn list(asking: &Asking, path: &str) -> Result<(), AskError> {
+    let base = Base::parse(&asking.admin, "--admin")?;
+    if asking.output == Output::Json {
+        println!("{:#}", base.get::<Value>(path).await?);
+        return Ok(());
+    }
+    let List { runs } = base.get(path).await?;
+    if runs.is_empty() {
+        eprintln!("No such runs.");
+        return Ok(());
+    }
+    let rows: Vec<_> = runs.iter().map(row).collect();
+    print!("{}", table(["RUN", "RECEIVED", "MODEL", "SERVED BY", "TOOK", "TOKENS", "END"], &rows));
+    Ok(())
+}
+
+async fn show(asking: &Asking, path: &str) -> Result<(), AskError> {
+    let base = Base::parse(&asking.admin, "--admin")?;
+    if asking.output == Output::Json {
+        println!("{:#}", base.get::<Value>(path).await?);
+        return Ok(());
+    }
+    print!("{}", page(&base.get(path).await?));
+    Ok(())
+}
+
+fn row(run: &Run) -> [String; 7] {
+    let last = run.attempts.last();
+    [
+        run.receipt.run_id.to_string(),
+        format!("{:.0}", run.receipt.received_at),
+        run.receipt.route.as_ref().map_or_else(dash, ToString::to_string),
+        last.map_or_else(dash, |attempt| format!("{}/{}", attempt.node, attempt.provider)),
+        last.and_then(|attempt| attempt.ended_ms).map_or_else(dash, millis),
+        run.usage.as_ref().map_or_else(dash, |usage| {
+            format!("{}+{}", usage.tokens.input_tokens, usage.tokens.output_tokens)
+        }),
+        run.terminal.as_ref().map_or_else(|| "running".to_owned(), end),
+    ]
+}
+
+fn page(run: &Run) -> String {
+    let receipt = &run.receipt;
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    line("run", receipt.run_id.to_string());
+    line("request", receipt.request_id.to_string());
+    if let Some(session) = &receipt.session_id {
+        line("session", session.as_str().to_owned());
+    }
+    line("received", format!("{:.3}", receipt.received_at));
+    line("surface", receipt.surface.to_string());
+    if let Some(route) = &receipt.route {
+        line("model", route.to_string());
+    }
+    if let Some(form) = receipt.form {
+        line("form", format!("{form:?}").to_lowercase());
+    }
+    if let Some(ms) = run.queued_ms {
+        line("queued", millis(ms));
+    }
+    if let Some(usage) = &run.usage {
+        let source = format!("{:?}", usage.source).to_lowercase();
+        line(
+            "usage",
+            format!(
+                "{} in, {} out ({source})",
+                usage.tokens.input_tokens, usage.tokens.output_tokens
+            ),
+        );
+    }
+    line("end", run.terminal.as_ref().map_or_else(|| "running".to_owned(), told));
+    if !run.attempts.is_empty() {
+        text.push('\n');
+        let rows: Vec<_> = run.attempts.iter().map(attempt_row).collect();
+        let headings = [
+            "ATTEMPT",
+            "SERVED BY",
+            "TARGET",
+            "GENERATION",
+            "WHY",
+            "SENT",
+            "HEAD",
+            "FIRST",
+            "ENDED",
+            "END",
+        ];
+        text.push_str(&table(headings, &rows));
+    }
+    text
+}
+
+fn attempt_row(attempt: &AttemptRecord) -> [String; 10] {
+    let at = |ms: Option<u64>| ms.map_or_else(dash, millis);
+    [
+        attempt.attempt.to_string(),
+        format!("{}/{}", attempt.node, attempt.provider),
+        attempt.target.to_string(),
+        attempt.generation.to_string(),
+        attempt.why.clone().unwrap_or_else(dash),
+        at(attempt.sent_ms),
+        at(attempt.head_ms),
+        at(attempt.first_token_ms),
+        at(attempt.ended_ms),
+        attempt.terminal.as_ref().map_or_else(|| "running".to_owned(), end),
+    ]
+}
+
+fn end(terminal: &TerminalRecord) -> String {
+    match (terminal.kind, terminal.code) {
+        (_, Some(code)) => code.to_string(),
+        (TerminalKind::Completed, None) => "completed".to_owned(),
+        (TerminalKind::Cancelled, None) => "cancelled".to_owned(),
+        (TerminalKind::Failed, None) => "failed".to_owned(),
+    }
+}
+
+fn told(terminal: &TerminalRecord) -> String {
+    match &terminal.message {
+        Some(message) => format!("{}: {message}", end(terminal)),
+        None => end(terminal),
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Encodes what may not stand in a query or path as it is.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_slashes_and_blanks_travel_in_a_query() {
+        assert_eq!(encoded("org/m 7b:q4&x"), "org%2Fm%207b:q4%26x");
+    }
+}

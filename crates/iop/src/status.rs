@@ -1,0 +1,183 @@
+//! `iop status`: the Edge, its Nodes and their providers at a glance.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cli::{Asking, Output};
+use crate::client::{AskError, Base};
+use crate::table::{millis, table};
+
+/// Runs `iop status`.
+///
+/// # Errors
+/// The Edge could not be asked.
+pub(crate) async fn run(asking: &Asking) -> Result<(), AskError> {
+    let base = Base::parse(&asking.admin, "--admin")?;
+    match asking.output {
+        Output::Json => {
+            let status: Value = base.get("/api/v1/status").await?;
+            let nodes: Value = base.get("/api/v1/nodes").await?;
+            let providers: Value = base.get("/api/v1/providers").await?;
+            let whole = serde_json::json!({
+                "status": status,
+                "nodes": nodes["nodes"],
+                "providers": providers["providers"],
+            });
+            println!("{whole:#}");
+        }
+        Output::Table => {
+            let status: Status = base.get("/api/v1/status").await?;
+            let nodes: Nodes = base.get("/api/v1/nodes").await?;
+            let providers: Providers = base.get("/api/v1/providers").await?;
+            print!("{}", show(&status, &nodes.nodes, &providers.providers));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Status {
+    version: String,
+    group: String,
+    state: String,
+    uptime_s: u64,
+    not_ready_because: Option<String>,
+    listen: Listen,
+    in_flight: u64,
+    waiting: u64,
+    models: u64,
+    buffered_body_bytes: u64,
+    history: History,
+}
+
+#[derive(Deserialize)]
+struct Listen {
+    clients: String,
+    nodes: String,
+}
+
+#[derive(Deserialize)]
+struct History {
+    degraded: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Nodes {
+    nodes: Vec<Node>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    node: String,
+    link: Option<Link>,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    generation: u64,
+    address: String,
+    version: String,
+    draining: bool,
+    streams: u32,
+    heartbeat_rtt_ms: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Providers {
+    providers: Vec<Provider>,
+}
+
+#[derive(Deserialize)]
+struct Provider {
+    node: String,
+    provider: String,
+    adapter: Option<String>,
+    state: String,
+    #[serde(default)]
+    reason: String,
+    ready: bool,
+    targets: Vec<String>,
+    capacity: u32,
+    in_use: u32,
+    zombies: u32,
+}
+
+fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
+    let mut text = format!(
+        "Edge {} of group `{}`: {}, up {}\n\
+         Clients   http://{}/v1, {} in flight, {} waiting, {} of bodies in memory\n\
+         Models    {}{}\n",
+        status.version,
+        status.group,
+        status.state,
+        millis(status.uptime_s.saturating_mul(1_000)),
+        status.listen.clients,
+        status.in_flight,
+        status.waiting,
+        bytes(status.buffered_body_bytes),
+        status.models,
+        status.not_ready_because.as_ref().map_or_else(String::new, |why| format!(" ({why})")),
+    );
+    if let Some(reason) = &status.history.degraded {
+        text.push_str(&format!("History   degraded: {reason}\n"));
+    }
+    text.push('\n');
+    if nodes.is_empty() {
+        text.push_str(&format!("No node has linked yet: nodes dial {}\n", status.listen.nodes));
+        return text;
+    }
+    let rows: Vec<_> = nodes.iter().map(node_row).collect();
+    text.push_str(&table(
+        ["NODE", "STATE", "GENERATION", "ADDRESS", "STREAMS", "RTT", "VERSION"],
+        &rows,
+    ));
+    if !providers.is_empty() {
+        text.push('\n');
+        let rows: Vec<_> = providers.iter().map(provider_row).collect();
+        text.push_str(&table(["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS"], &rows));
+    }
+    text
+}
+
+fn node_row(node: &Node) -> [String; 7] {
+    let none = || "-".to_owned();
+    match &node.link {
+        None => [node.node.clone(), "offline".to_owned(), none(), none(), none(), none(), none()],
+        Some(link) => [
+            node.node.clone(),
+            if link.draining { "draining" } else { "linked" }.to_owned(),
+            link.generation.to_string(),
+            link.address.clone(),
+            link.streams.to_string(),
+            link.heartbeat_rtt_ms.map_or_else(none, |rtt| format!("{rtt:.1} ms")),
+            link.version.clone(),
+        ],
+    }
+}
+
+fn provider_row(provider: &Provider) -> [String; 5] {
+    let zombies = match provider.zombies {
+        0 => String::new(),
+        count => format!(" ({count} zombie)"),
+    };
+    [
+        format!("{}/{}", provider.node, provider.provider),
+        provider.adapter.clone().unwrap_or_else(|| "-".to_owned()),
+        if provider.ready { provider.state.clone() } else { away(provider) },
+        format!("{}/{}{zombies}", provider.in_use, provider.capacity),
+        if provider.ready { provider.targets.join(", ") } else { provider.reason.clone() },
+    ]
+}
+
+/// A provider that was ready when its Node left is not ready now.
+fn away(provider: &Provider) -> String {
+    if provider.state == "ready" { "offline".to_owned() } else { provider.state.clone() }
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..1_024 => format!("{count} B"),
+        1_024..1_048_576 => format!("{} KiB", count / 1_024),
+        _ => format!("{} MiB", count / 1_048_576),
+    }
+}

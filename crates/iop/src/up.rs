@@ -1,0 +1,229 @@
+//! `iop up`: one machine, one endpoint.
+//!
+//! An Edge and a Node in one process, linked over loopback exactly as two processes would be. What
+//! is served comes from flags, from files, or from looking at the usual ports; nothing is invented
+//! unless `--demo` asks for it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use iop_config::{ConfigError, EdgeConfig, NodeConfig, NodeEntry, Provider};
+use iop_edge::Addresses;
+use iop_node::LocalServer;
+use iop_types::{AdapterType, NodeId, ProviderKey};
+use serde_json::Value;
+
+use crate::chat::{ChatError, Conversation};
+use crate::cli;
+use crate::client::{AskError, Base};
+use crate::config_command::{self, FileError};
+use crate::edge::{self, EdgeError};
+use crate::node::{self, NodeError};
+use crate::stop_signal;
+
+/// How long the first models are waited for before the endpoint is printed without them. The Node
+/// gives its providers 2 s for a first look.
+const FIRST_MODELS: Duration = Duration::from_secs(4);
+
+/// How long `--try` waits for a model that is still loading.
+const TRY_MODELS: Duration = Duration::from_secs(60);
+
+/// Runs `iop up` until a signal.
+///
+/// # Errors
+/// Files or flags are not valid, a port or a data directory is taken.
+pub(crate) async fn run(up: cli::Up) -> Result<(), UpError> {
+    let (edge_config, node_config) = configured(&up)?;
+    let stop = stop_signal::listen().map_err(UpError::Signals)?;
+    let mut edge = edge::start(edge_config.clone()).await?;
+    let addresses = edge.edge.addresses();
+    let own = [addresses.clients, addresses.nodes, addresses.admin];
+    let places = LocalServer::without_own(LocalServer::usual(), &own);
+    let mut node = node::start(&node_config, addresses.nodes, places.clone())?;
+
+    let outcome = tokio::select! {
+        told = tell(&up, addresses, &edge_config, &node_config.node, &places) => match told {
+            Ok(()) => tokio::select! {
+                () = stop.cancelled() => Ok(()),
+                gone = node.node.stopped() => gone.map_err(|error| NodeError::from(error).into()),
+            },
+            Err(error) => Err(error),
+        },
+        () = stop.cancelled() => Ok(()),
+    };
+    // The Edge first: what runs may finish over the link, which the Node keeps until then.
+    edge.edge.stop();
+    edge.edge.stopped().await;
+    node.node.stop();
+    let _ = node.node.stopped().await;
+    outcome
+}
+
+/// Both sides' configuration, from files and flags.
+fn configured(up: &cli::Up) -> Result<(EdgeConfig, NodeConfig), UpError> {
+    let file = match &up.config {
+        Some(path) => config_command::edge_file(path)?,
+        None => EdgeConfig::default(),
+    };
+    let mut node = match &up.node_config {
+        Some(path) => config_command::node_file(path)?,
+        None => NodeConfig::new(local_node(&file)?),
+    };
+    for secret in &up.secrets {
+        node.secrets.insert(secret.name.clone(), secret.source.clone());
+    }
+    let mut config = edge::configured(file, &up.listen)?;
+    if node.data_dir.is_none() {
+        // Both sides of one machine share a parent, so that one flag moves both.
+        node.data_dir = config.data_dir.as_ref().map(|dir| format!("{dir}/node"));
+        config.data_dir = config.data_dir.map(|dir| format!("{dir}/edge"));
+    }
+    if up.demo {
+        let demo = Provider::new(AdapterType::Mock, None);
+        serve(&mut config, &node.node, [(ProviderKey::from("demo"), demo)]);
+    }
+    let flags = up.providers.iter().map(|flag| {
+        let mut provider = flag.provider.clone();
+        provider.max_concurrency = up.max_concurrency.or(provider.max_concurrency);
+        (flag.key.clone(), provider)
+    });
+    if !up.providers.is_empty() {
+        let flags: Vec<_> = flags.collect();
+        for (at, (key, _)) in flags.iter().enumerate() {
+            if flags[..at].iter().any(|(other, _)| other == key) {
+                return Err(UpError::SameName(key.clone()));
+            }
+        }
+        serve(&mut config, &node.node, flags);
+    }
+    let config = config.checked("command line")?;
+    Ok((config, node.checked("command line")?))
+}
+
+/// Adds providers to a Node's entry; an entry that lists providers looks for no others.
+fn serve(
+    config: &mut EdgeConfig,
+    node: &NodeId,
+    providers: impl IntoIterator<Item = (ProviderKey, Provider)>,
+) {
+    let entry = config
+        .nodes
+        .entry(node.clone())
+        .or_insert_with(|| NodeEntry { providers: None, discover: None });
+    entry.providers.get_or_insert_with(BTreeMap::new).extend(providers);
+}
+
+/// The Node that runs here: the only one of the file, else `local`.
+fn local_node(file: &EdgeConfig) -> Result<NodeId, UpError> {
+    let mut names = file.nodes.keys();
+    match (names.next(), names.next()) {
+        (None, _) => Ok(NodeId::from("local")),
+        (Some(only), None) => Ok(only.clone()),
+        (Some(_), Some(_)) => Err(UpError::WhichNode),
+    }
+}
+
+/// Says what is served, and tries it where that is wanted.
+async fn tell(
+    up: &cli::Up,
+    addresses: Addresses,
+    config: &EdgeConfig,
+    node: &NodeId,
+    places: &[LocalServer],
+) -> Result<(), UpError> {
+    let base = Base::parse(&format!("http://{}", addresses.clients), "endpoint")?;
+    let looks = config.nodes.get(node).is_none_or(NodeEntry::discovers);
+    let bound = if up.try_text.is_some() { TRY_MODELS } else { FIRST_MODELS };
+    let models = first_models(&base, addresses, bound).await?;
+    println!("Endpoint  {base}/v1");
+    if addresses.admin.port() != iop_config::defaults::LISTEN_ADMIN.port() {
+        println!("Admin     http://{}", addresses.admin);
+    }
+    match models.as_slice() {
+        [] if looks => {
+            let ports: Vec<_> = places.iter().map(ToString::to_string).collect();
+            println!(
+                "Models    none yet: no model server answers on the ports {}",
+                ports.join(", ")
+            );
+            println!(
+                "          Start one and it is found within 10 s; name another with --provider"
+            );
+            println!("          NAME=openai_compat:URL; or try IOP without one: iop up --demo");
+        }
+        [] => println!("Models    none yet: `iop status` says what is missing"),
+        models => println!("Models    {}", models.join(", ")),
+    }
+    if up.demo {
+        println!("          (the built-in demo provider: its answers are invented)");
+    }
+    if let Some(model) = models.first() {
+        println!();
+        println!(
+            "Try it:   curl -N {base}/v1/chat/completions -H 'content-type: application/json' \\"
+        );
+        println!(
+            "            -d '{{\"model\":\"{model}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'"
+        );
+    }
+    if let Some(text) = &up.try_text {
+        println!("\n> {text}");
+        let model = models.first().cloned().ok_or(ChatError::NoModel)?;
+        let mut conversation = Conversation::new(base, model, None);
+        conversation.say(text.clone(), &mut io::stdout()).await?;
+        println!("\nServing on. Ctrl-C ends it.");
+    }
+    Ok(())
+}
+
+/// Waits a bounded time for something that can be dispatched to, then lists the models.
+async fn first_models(
+    base: &Base,
+    addresses: Addresses,
+    bound: Duration,
+) -> Result<Vec<String>, AskError> {
+    let admin = Base::parse(&format!("http://{}", addresses.admin), "--admin")?;
+    let ready = async {
+        while admin.get_bytes("/ready").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    // Not ready in time is told by an empty list.
+    let _ = tokio::time::timeout(bound, ready).await;
+    let models: Value = base.get("/v1/models").await?;
+    let ids = models["data"].as_array().into_iter().flatten();
+    Ok(ids.filter_map(|model| model["id"].as_str().map(str::to_owned)).collect())
+}
+
+/// Why one machine is not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Flags, variables and files together are not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Two `--provider` flags have one name.
+    #[error("--provider names `{0}` twice: give each provider its own name")]
+    SameName(ProviderKey),
+    /// The file has several Nodes.
+    #[error("the edge file names several nodes: say which one runs here with --node-config")]
+    WhichNode,
+    /// The Edge does not run.
+    #[error(transparent)]
+    Edge(#[from] EdgeError),
+    /// The Node does not run.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The own endpoint does not answer.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// What was tried failed.
+    #[error("--try failed")]
+    Try(#[from] ChatError),
+    /// The process cannot be told to stop.
+    #[error("signal handlers cannot be set")]
+    Signals(#[source] io::Error),
+}

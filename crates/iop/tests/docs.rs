@@ -1,0 +1,37 @@
+//! Pages that must keep up with the code.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use iop_types::ErrorCode;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn every_error_code_has_a_page_and_every_page_a_code() {
+    let folder = repository().join("docs/errors");
+    let pages: BTreeSet<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let codes: BTreeSet<String> =
+        ErrorCode::ALL.iter().map(|code| code.as_str().to_owned()).collect();
+    assert_eq!(pages, codes);
+}
+
+#[test]
+fn a_pages_status_is_the_codes() {
+    for code in ErrorCode::ALL {
+        let page = repository().join(format!("docs/errors/{code}.md"));
+        let text = std::fs::read_to_string(page).unwrap();
+        let told = match code.status() {
+            499 => "no client sees it".to_owned(),
+            status => format!("HTTP status {status}"),
+        };
+        assert!(text.contains(&told), "docs/errors/{code}.md does not say `{told}`");
+        let retry = text.contains("try again unchanged: yes");
+        assert_eq!(retry, code.is_retryable(), "docs/errors/{code}.md is wrong about trying again");
+    }
+}
