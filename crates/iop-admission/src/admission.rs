@@ -560,6 +560,7 @@ impl Admission {
             if deadline > now {
                 break;
             }
+            self.deadlines.pop_first();
             self.refuse(ticket, |place| timed_out(now, place));
         }
         for slot in std::mem::take(&mut self.refusing) {

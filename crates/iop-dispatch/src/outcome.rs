@@ -15,7 +15,8 @@ pub enum Ended {
     Refused(Refusal),
 }
 
-/// What was seen in a response that reached its end.
+/// What was seen in a response that reached its end. What could not be read counts as seen: a
+/// response is found wanting only on proof.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Evidence {
     /// A finish reason.
@@ -114,7 +115,7 @@ pub(crate) fn completed(commitment: Commitment, needs_finish: bool, seen: Eviden
     let failed = |client, failure| Finish { client, outcome: Outcome::Failed(failure) };
     match commitment {
         // The provider's own error passes as it is; history tells what it was.
-        Commitment::Tunnel { status } if !(200..400).contains(&status) => {
+        Commitment::Tunnel { status } if !(200..300).contains(&status) => {
             let failure = Failure {
                 provider_status: Some(status),
                 ..Failure::new(ErrorCode::ProviderError, format!("provider answered {status}"))

@@ -55,6 +55,7 @@ fn reports_of_a_link_that_ended_are_ignored() {
     edge.ready("n", 2, &[provider("p", 9, &["x"])]);
     edge.status("n", 2, provider("p", 9, &["x"]));
     edge.draining("n", 2);
+    edge.ready("n", 3, &[provider("p", 9, &["x"])]);
     let view = edge.view("n", "p");
     assert_eq!((view.generation, view.capacity, view.ready), (Some(Generation(3)), 1, true));
 }

@@ -189,6 +189,19 @@ fn a_refusal_that_nothing_can_follow_lapses() {
 }
 
 #[test]
+fn a_newcomer_does_not_overtake_one_whose_time_has_come_unnoticed() {
+    let mut edge = Edge::with(&[provider("p", 1, &["m"])]);
+    let permit = edge.permit("m");
+    let ticket = edge.requeue_waits(permit, Requeue::CapacityExceeded);
+    edge.now += 5 * SECOND;
+    let newcomer = edge.ticket("m");
+    assert_eq!(edge.order, [ticket]);
+    let permit = edge.take(ticket);
+    edge.release(permit);
+    assert_eq!(edge.order, [ticket, newcomer]);
+}
+
+#[test]
 fn a_stale_revision_waits_for_a_report_and_then_carries_the_new_one() {
     let mut edge = Edge::with(&[provider("p", 4, &["m"])]);
     let other = edge.permit("m");

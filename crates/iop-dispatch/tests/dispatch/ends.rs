@@ -111,14 +111,16 @@ fn a_body_before_any_head_is_nobodys() {
 
 #[test]
 fn the_providers_own_error_passes_as_it_is_and_is_a_failure_in_history() {
-    let mut request = Request::sent(Form::Tunnel);
-    assert_eq!(request.head(503), Relay::Forward);
-    assert_eq!(request.body(true), Relay::Forward);
-    request.ended(Ended::Completed(Evidence::default()));
-    let finish = request.expect_end();
-    assert_eq!(finish.client, ClientEnd::Clean);
-    assert_eq!(code(&finish), ErrorCode::ProviderError);
-    assert_eq!(finish.outcome.failure().and_then(|f| f.provider_status), Some(503));
+    for status in [302, 404, 503] {
+        let mut request = Request::sent(Form::Tunnel);
+        assert_eq!(request.head(status), Relay::Forward);
+        assert_eq!(request.body(true), Relay::Forward);
+        request.ended(Ended::Completed(Evidence::default()));
+        let finish = request.expect_end();
+        assert_eq!(finish.client, ClientEnd::Clean);
+        assert_eq!(code(&finish), ErrorCode::ProviderError);
+        assert_eq!(finish.outcome.failure().and_then(|f| f.provider_status), Some(status));
+    }
 }
 
 #[test]
