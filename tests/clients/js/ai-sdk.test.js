@@ -8,7 +8,8 @@ const options = { maxRetries: 0 };
 
 test("a real answer has text, finish reason and usage", async () => {
   const answer = await generateText({
-    ...options, model: compatible(realUrl)(REAL), prompt: "Name three colours.", maxOutputTokens: 8,
+    ...options, model: compatible(realUrl)(REAL), prompt: "Name three colours.",
+    maxOutputTokens: 8, temperature: 0,
   });
   assert.ok(answer.text.trim());
   assert.equal(answer.finishReason, "length");
@@ -17,7 +18,8 @@ test("a real answer has text, finish reason and usage", async () => {
 
 test("a real stream arrives in pieces and ends with its reason", async () => {
   const answer = streamText({
-    ...options, model: compatible(realUrl)(REAL), prompt: "Name three colours.", maxOutputTokens: 8,
+    ...options, model: compatible(realUrl)(REAL), prompt: "Name three colours.",
+    maxOutputTokens: 8, temperature: 0,
   });
   let pieces = 0;
   for await (const piece of answer.textStream) pieces += piece ? 1 : 0;
