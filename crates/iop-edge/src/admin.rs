@@ -14,11 +14,12 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use iop_store::{FindError, Query, ReadError};
 use iop_types::{ErrorCode, NodeId, RouteName};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::core::Core;
 use crate::surface::errors::ErrorAnswer;
 use crate::surface::guard::Guard;
-use crate::surface::response::{ResponseBody, json};
+use crate::surface::response::{self, ResponseBody};
 use crate::surface::{Methods, Stamp, allow, health};
 
 /// The description of this listener.
@@ -51,7 +52,7 @@ async fn route<B>(
         "/health" => read().map(|()| health::health()),
         "/ready" => read().map(|()| health::ready(&core.desk)),
         "/metrics" => read().map(|()| metrics(core)),
-        "/api/v1/openapi.json" => read().map(|()| json(OPENAPI)),
+        "/api/v1/openapi.json" => read().map(|()| response::json(OPENAPI)),
         "/api/v1/status" => read().map(|()| show(&view::status(core))),
         "/api/v1/nodes" => read().map(|()| show(&view::nodes(core))),
         "/api/v1/providers" => read().map(|()| show(&view::providers(core))),
@@ -59,14 +60,24 @@ async fn route<B>(
         "/api/v1/runs" => {
             read()?;
             let query = query(request.uri().query().unwrap_or_default())?;
-            let runs = core.history.list(query).await.map_err(unreadable)?;
-            Ok(show(&view::Runs { runs }))
+            Ok(match core.history.list(query).await {
+                Ok(runs) => show(&view::Runs { runs }),
+                Err(error) => unreadable(&error),
+            })
         }
         _ => match path.strip_prefix("/api/v1/runs/") {
             Some(id) if !id.is_empty() => {
                 read()?;
-                let run = core.history.find(id).await.map_err(not_found)?;
-                Ok(show(&run))
+                match core.history.find(id).await {
+                    Ok(run) => Ok(show(&run)),
+                    Err(FindError::Read(error)) => Ok(unreadable(&error)),
+                    Err(error @ FindError::Unknown { .. }) => {
+                        Err(ErrorAnswer::new(ErrorCode::NotFound, error.to_string()))
+                    }
+                    Err(error @ FindError::Ambiguous { .. }) => {
+                        Err(ErrorAnswer::new(ErrorCode::InvalidRequest, error.to_string()))
+                    }
+                }
             }
             Some(_) | None => Err(ErrorAnswer::new(
                 ErrorCode::NotFound,
@@ -78,7 +89,7 @@ async fn route<B>(
 
 fn show(value: &impl Serialize) -> Response<ResponseBody> {
     let body = serde_json::to_vec(value).expect("views have string keys and finite numbers");
-    json(body)
+    response::json(body)
 }
 
 fn metrics(core: &Core) -> Response<ResponseBody> {
@@ -133,16 +144,10 @@ fn query(text: &str) -> Result<Query, ErrorAnswer> {
     Ok(query)
 }
 
-fn unreadable(error: ReadError) -> ErrorAnswer {
-    ErrorAnswer::new(ErrorCode::OverMemoryBudget, error.to_string())
-}
-
-fn not_found(error: FindError) -> ErrorAnswer {
-    match error {
-        FindError::Unknown { .. } => ErrorAnswer::new(ErrorCode::NotFound, error.to_string()),
-        FindError::Ambiguous { .. } => {
-            ErrorAnswer::new(ErrorCode::InvalidRequest, error.to_string())
-        }
-        FindError::Read(error) => unreadable(error),
-    }
+/// History is beside the table of errors: no client ever waits for it.
+fn unreadable(error: &ReadError) -> Response<ResponseBody> {
+    let error = json!({ "message": error.to_string(), "type": "service_unavailable_error" });
+    let mut response = response::json(json!({ "error": error }).to_string());
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
 }

@@ -93,7 +93,9 @@ struct State {
     client: Client,
     /// Whether it left the table of live requests.
     has_left: bool,
-    /// Whether somebody waits for the return of its attempt.
+    /// Whether its client has all of the answer and only the provider's end is still to come.
+    is_served: bool,
+    /// Whether a task drives it on because its client does not.
     has_farewell: bool,
 }
 
@@ -145,6 +147,7 @@ impl Request {
                 timer: Timer::default(),
                 client: Client { idle: ClientIdle::new(rule), handed: 0, waker: None },
                 has_left: false,
+                is_served: false,
                 has_farewell: false,
             }),
         });
@@ -228,10 +231,16 @@ impl Request {
     fn handle_client_gone(self: &Arc<Self>) {
         self.with(|state, now| {
             state.client.waker = None;
-            if state.machine.outcome().is_none() {
-                state.machine.handle_client_gone(now);
-                state.follow(self, now);
+            if state.machine.outcome().is_some() {
+                return;
             }
+            // hyper drops a body of known length once it has its bytes, before asking for the end.
+            if state.answer.is_handed_over() {
+                state.is_served = true;
+                return;
+            }
+            state.machine.handle_client_gone(now);
+            state.follow(self, now);
         });
     }
 
@@ -249,9 +258,9 @@ impl Request {
     fn with<T>(self: &Arc<Self>, step: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = step(&mut state, crate::now());
-        let outlives_client = state.machine.outcome().is_some() && !state.machine.is_over();
-        let needs_farewell =
-            outlives_client && !std::mem::replace(&mut state.has_farewell, outlives_client);
+        let is_alone = state.is_served || state.machine.outcome().is_some();
+        let needs_farewell = is_alone && !state.machine.is_over() && !state.has_farewell;
+        state.has_farewell |= needs_farewell;
         drop(state);
         if needs_farewell {
             let request = Arc::clone(self);

@@ -48,6 +48,8 @@ pub(super) struct Answer {
     ready: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     end: Option<End>,
+    /// Bytes of the body that its head promised and that were not handed over yet.
+    owed: Option<u64>,
     seen: Seen,
     /// When something was last written to the client.
     written_at: Option<Instant>,
@@ -98,6 +100,10 @@ impl Answer {
         self.source = Source::Tunnel(Box::new(passage));
         self.seen.is_accepted = (200..300).contains(&head.status);
         let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        self.owed = match status {
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => Some(0),
+            _ => headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()),
+        };
         self.head = Some(Head::Relayed { status, headers });
     }
 
@@ -237,6 +243,7 @@ impl Answer {
         cx: &Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         if let Some(bytes) = self.ready.pop_front() {
+            self.owed = self.owed.map(|owed| owed.saturating_sub(bytes.len() as u64));
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         match self.end {
@@ -256,6 +263,11 @@ impl Answer {
     /// Bytes were handed to the client.
     pub(super) const fn note_written(&mut self, now: Instant) {
         self.written_at = Some(now);
+    }
+
+    /// Says whether the client was handed all that the head promised.
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.head.is_none() && self.owed == Some(0)
     }
 
     /// Returns when the client must hear that the connection lives.

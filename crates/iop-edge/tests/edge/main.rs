@@ -1,0 +1,14 @@
+//! A whole Edge in this process, Nodes that say what a test wants, and raw HTTP clients.
+
+mod support;
+
+mod admin;
+mod gone;
+mod http;
+mod limits;
+mod models;
+mod queue;
+mod run;
+mod shutdown;
+mod tunnel;
+mod usage;
