@@ -48,8 +48,7 @@ pub(super) async fn serve<S, F, B>(
     B::Error: Into<BoxError>,
 {
     let _gone_at_the_end = peer.gone().clone().drop_guard();
-    let executor = Streams { tracker: ends.streams.clone(), gone: peer.gone().clone() };
-    let builder = builder(executor, limits);
+    let builder = builder(Streams(ends.streams.clone()), limits);
     let handle = |request: Request<Incoming>| {
         let in_flight = InFlight::begin(peer.clone(), request.version());
         let answer = service(request, peer.clone());
@@ -147,26 +146,16 @@ fn builder(executor: Streams, limits: Limits) -> auto::Builder<Streams> {
     builder
 }
 
-/// Runs the requests of one HTTP/2 connection, no longer than the connection lives.
+/// Runs the requests of HTTP/2 connections. Each ends with its connection: hyper tells it.
 #[derive(Clone)]
-struct Streams {
-    tracker: TaskTracker,
-    gone: CancellationToken,
-}
+struct Streams(TaskTracker);
 
 impl<F> hyper::rt::Executor<F> for Streams
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let gone = self.gone.clone();
-        self.tracker.spawn(async move {
-            tokio::select! {
-                biased;
-                () = stream => {}
-                () = gone.cancelled() => {}
-            }
-        });
+        self.0.spawn(stream);
     }
 }
 

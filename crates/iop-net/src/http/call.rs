@@ -76,7 +76,7 @@ impl Call {
     /// Waits for the head of the response. Cancel safe. Yields it once.
     ///
     /// # Errors
-    /// No response will come; the connection is closed.
+    /// No response will come; the connection is reset, unless the provider ended it.
     pub async fn head(&mut self) -> Result<Head, CallError> {
         std::future::poll_fn(|cx| self.poll_head(cx)).await
     }
@@ -85,7 +85,7 @@ impl Call {
     pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, CallError>> {
         let outcome = ready!(self.poll_waiting(cx));
         if outcome.is_err() {
-            self.stage = Stage::Ended;
+            self.reset();
         }
         Poll::Ready(outcome)
     }
@@ -93,7 +93,7 @@ impl Call {
     /// Waits for the next frame after the head, `None` at the clean end. Cancel safe.
     ///
     /// # Errors
-    /// The response is incomplete; the connection is closed.
+    /// The response is incomplete; the connection is reset, unless the provider ended it.
     pub async fn frame(&mut self) -> Result<Option<Frame>, CallError> {
         std::future::poll_fn(|cx| self.poll_frame(cx)).await
     }
@@ -104,7 +104,7 @@ impl Call {
         match &outcome {
             Ok(Some(_)) => {}
             Ok(None) => self.finish(),
-            Err(_) => self.stage = Stage::Ended,
+            Err(_) => self.reset(),
         }
         Poll::Ready(outcome)
     }
@@ -112,7 +112,7 @@ impl Call {
     /// Reads the rest of the body into memory, at most `limit` bytes.
     ///
     /// # Errors
-    /// The response is incomplete or larger; the connection is closed.
+    /// The response is incomplete or larger; the connection is reset, unless the provider ended it.
     pub async fn body(&mut self, limit: usize) -> Result<Bytes, CallError> {
         let mut whole = BytesMut::new();
         while let Some(frame) = self.frame().await? {

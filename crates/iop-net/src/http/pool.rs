@@ -26,7 +26,7 @@ pub struct Options {
     pub egress: Egress,
     /// Time for resolving and connecting.
     pub connect_timeout: Duration,
-    /// How long an unused connection is kept; zero keeps none.
+    /// How long an unused connection is kept: at most 4 s, zero keeps none.
     pub idle: Duration,
     /// How many unused connections are kept.
     pub max_idle: usize,
@@ -38,13 +38,15 @@ impl Options {
         Self {
             egress,
             connect_timeout: Duration::from_secs(5),
-            // Ollama and uvicorn (vLLM) close after 5 s.
-            idle: Duration::from_secs(4),
+            idle: LONGEST_IDLE,
             // The largest default concurrency of a provider.
             max_idle: 256,
         }
     }
 }
+
+/// Ollama and uvicorn (vLLM) close an unused connection after 5 s.
+const LONGEST_IDLE: Duration = Duration::from_secs(4);
 
 /// Connections of a pool, as counted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +79,8 @@ struct Idle {
 
 impl Pool {
     /// Makes a pool that dials nothing before the first call.
-    pub fn new(net: Arc<dyn Net>, endpoint: Endpoint, options: Options) -> Self {
+    pub fn new(net: Arc<dyn Net>, endpoint: Endpoint, mut options: Options) -> Self {
+        options.idle = options.idle.min(LONGEST_IDLE);
         let shown = match endpoint.port() {
             80 => endpoint.authority().trim_end_matches(":80"),
             _ => endpoint.authority(),

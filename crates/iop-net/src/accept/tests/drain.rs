@@ -1,3 +1,5 @@
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
 use super::*;
 
 type Feeder = mpsc::UnboundedSender<Result<Bytes, &'static str>>;
@@ -66,6 +68,31 @@ async fn what_is_left_after_the_drain_is_cut_and_does_not_look_complete() {
 }
 
 #[tokio::test]
+async fn over_http2_too_what_is_left_after_the_drain_is_cut() {
+    let living = Living::default();
+    let lives = living.clone();
+    let server = Server::start(Limits::default(), Duration::from_millis(50), move |_, _| {
+        let life = lives.one();
+        async move {
+            let _life = life;
+            std::future::pending().await
+        }
+    })
+    .await;
+    let io = TokioIo::new(server.connect().await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::get("http://h/x").body(full("")).unwrap();
+    let asking = tokio::spawn(async move { sender.send_request(request).await.map(drop) });
+    living.becomes(1).await;
+    server.stop().await;
+    assert_eq!(living.count(), 0);
+    assert!(soon(asking).await.unwrap().is_err());
+    connection.abort();
+}
+
+#[tokio::test]
 async fn an_idle_server_stops_at_once() {
     let (server, ..) = feeding_server(DRAIN).await;
     server.stop().await;
@@ -112,7 +139,7 @@ impl Listener for Short {
             return self.listener.poll_accept(cx);
         }
         self.failures -= 1;
-        Poll::Ready(Err(if self.failures % 2 == 0 {
+        Poll::Ready(Err(if self.failures.is_multiple_of(2) {
             io::Error::from_raw_os_error(EMFILE)
         } else {
             io::ErrorKind::ConnectionAborted.into()

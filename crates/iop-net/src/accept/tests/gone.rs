@@ -151,6 +151,32 @@ async fn a_handler_learns_that_its_client_left_before_it_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_read_can_be_reset() {
+    let living = Living::default();
+    let lives = living.clone();
+    let (give, mut given) = mpsc::unbounded_channel();
+    let server = Server::start(Limits::default(), DRAIN, move |_, peer: Peer| {
+        let (feeder, parts) = mpsc::unbounded_channel();
+        for _ in 0..1000 {
+            feeder.send(Ok(Bytes::from(vec![b'x'; 64 * 1024]))).unwrap();
+        }
+        give.send(peer).unwrap();
+        let body = Fed { parts, _life: lives.one() };
+        async { Response::new(body.boxed_unsync()) }
+    })
+    .await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET).await.unwrap();
+    let peer = soon(given.recv()).await.unwrap();
+    stream.readable().await.unwrap();
+    peer.abort();
+    living.becomes(0).await;
+    let error = soon(stream.read_to_end(&mut Vec::new())).await.expect_err("a clean end");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_peer_that_is_kept_does_not_keep_the_connection_open() {
     let (give, mut given) = mpsc::unbounded_channel();
     let server = Server::start(Limits::default(), DRAIN, move |_, peer: Peer| {

@@ -163,22 +163,27 @@ async fn a_body_whose_source_fails_fails_the_call_and_never_looks_complete() {
 #[tokio::test]
 async fn an_early_answer_gets_through_although_the_provider_stopped_reading() {
     let provider = Provider::start().await;
-    let huge = Bytes::from(vec![b'x'; 64 << 20]);
-    let mut call = provider.pool.call(request(Method::POST, "/v1/x", Body::Full(huge)));
-    let (head, stream) = tokio::join!(soon(call.head()), async {
-        let mut stream = provider.accept().await;
-        let mut start = [0; 1024];
-        soon(stream.read_exact(&mut start)).await.unwrap();
-        let answer = "HTTP/1.1 413 Payload Too Large\r\ncontent-length: 5\r\n\r\nlarge";
-        stream.write_all(answer.as_bytes()).await.unwrap();
-        stream
-    });
-    assert_eq!(head.unwrap().status, 413);
-    assert!(!call.is_handed_over());
-    assert_eq!(collect(&mut call).await.unwrap(), b"large");
-    // Half a request is still owed: the connection is of no further use.
-    assert_eq!(provider.pool.stats(), PoolStats::default());
-    drop(stream);
+    // Fits the receive window, so that it has arrived when the provider resets; takes several reads.
+    let why = "y".repeat(40_000);
+    for leaves in [false, true] {
+        let huge = Bytes::from(vec![b'x'; 64 << 20]);
+        let mut call = provider.pool.call(request(Method::POST, "/v1/x", Body::Full(huge)));
+        let (head, stream) = tokio::join!(soon(call.head()), async {
+            let mut stream = provider.accept().await;
+            let mut start = [0; 1024];
+            soon(stream.read_exact(&mut start)).await.unwrap();
+            let head = format!("HTTP/1.1 413 Too Large\r\ncontent-length: {}\r\n\r\n", why.len());
+            stream.write_all((head + &why).as_bytes()).await.unwrap();
+            // To close with the rest unread is a reset.
+            (!leaves).then_some(stream)
+        });
+        assert_eq!(head.unwrap().status, 413);
+        assert!(!call.is_handed_over());
+        assert_eq!(collect(&mut call).await.unwrap(), why.as_bytes());
+        // Half a request is still owed: the connection is of no further use.
+        assert_eq!(provider.pool.stats(), PoolStats::default());
+        drop(stream);
+    }
 }
 
 #[tokio::test]
