@@ -6,14 +6,17 @@ use std::time::Instant;
 
 use iop_types::{Generation, NodeId, ProviderStatus, Requeue, RouteName, UsageMode};
 
+use self::waiting::{Prospect, refusal, timed_out};
 use crate::choice::{self, Pick};
 use crate::config::{Config, ConfigError, ProviderId, ProviderSettings};
 use crate::permit::{Candidate, Permit, Place, Ticket};
 use crate::provider::{Providers, SlotId};
 use crate::refused::{Refused, Shortage, queue_retry_after};
 use crate::request::Request;
-use crate::route::{Match, Route, RouteEntry, RouteId, Routes};
-use crate::view::{Gauges, Model, NotReady, ProviderView, RouteGauge};
+use crate::route::{Match, Route, RouteId, Routes};
+
+mod views;
+mod waiting;
 
 /// The Edge's providers, routes and queue.
 ///
@@ -286,6 +289,11 @@ impl Admission {
             Requeue::Fenced => self.handle_away(now, &instance.node, instance.generation),
         }
         // Capacity that came back without a refusal belongs to whoever waits longest.
+        while let Some((ticket, route)) = self.next_for(now, slot_id)
+            && ticket < place.ticket
+        {
+            self.serve_next(now, ticket, route);
+        }
         let found = self.routes.find_again(&place.route, place.matched.as_ref());
         let Some(found) = found else {
             return Err(Refused::no_ready(&place.route, Shortage::default()));
@@ -415,285 +423,6 @@ impl Admission {
         lanes.insert(place, give_up);
         Ok(ticket)
     }
-
-    // ---- the queue ----
-
-    /// Hands the capacity of one provider to those who wait for it, the longest wait first over all
-    /// routes.
-    fn serve(&mut self, now: Instant, slot: SlotId) {
-        while let Some((ticket, route)) = self.next_for(now, slot) {
-            let Some(place) = self.take_place(ticket) else { return };
-            match self.pick(now, route, &place) {
-                Ok(pick) => {
-                    let permit = self.grant(route, place, pick);
-                    self.outputs.push_back(Output::Granted { ticket, permit });
-                    self.routes.drop_if_unused(route);
-                }
-                Err(shortage) => {
-                    // `next_for` and `pick` ask the same questions; should they ever disagree, the
-                    // request keeps its place and only this capacity stays unused.
-                    debug_assert!(false, "a provider with capacity was not picked: {shortage}");
-                    let entered = self.wait(now, route, place, Arrival::Again, shortage);
-                    if let Err(refused) = entered {
-                        self.outputs.push_back(Output::Refused { ticket, refused });
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Finds who waits longest among those that this provider can take now.
-    fn next_for(&self, now: Instant, slot_id: SlotId) -> Option<(Ticket, RouteId)> {
-        if self.waiting_routes.is_empty() {
-            return None;
-        }
-        let slot = self.providers.slot(slot_id);
-        if !slot.is_ready() || !slot.has_capacity(now) {
-            return None;
-        }
-        let capabilities = slot.capabilities()?;
-        let routes = self.waiting_routes.iter().filter(|route| slot.routes.contains(route));
-        let heads = routes.flat_map(|route| {
-            let entry = self.routes.entry(*route);
-            let lanes = entry.lanes.iter().filter(|lane| {
-                lane.need.form(capabilities).is_some()
-                    && entry.members.iter().any(|member| {
-                        member.slot == slot_id
-                            && member.resolve(slot, lane.matched.as_deref()).is_some()
-                    })
-            });
-            lanes.filter_map(|lane| lane.head()).map(|place| (place.ticket, *route))
-        });
-        heads.min()
-    }
-
-    /// Looks again at everybody who waits after candidates came or went: tells how long a return is
-    /// waited for, and refuses those who have nobody to wait for.
-    fn review(&mut self, now: Instant) {
-        let mut hopeless = Vec::new();
-        for route in &self.waiting_routes {
-            let shortages: Vec<_> = {
-                let entry = self.routes.entry(*route);
-                entry.lanes.iter().map(|lane| self.outlook(now, entry, lane)).collect()
-            };
-            let lanes = self.routes.entry_mut(*route).lanes.iter_mut();
-            for (lane, shortage) in lanes.zip(shortages) {
-                match Prospect::of(&shortage) {
-                    Prospect::Capacity => lane.give_up = None,
-                    Prospect::Return { by } => lane.give_up = Some(by),
-                    Prospect::Never => {
-                        hopeless.extend(lane.tickets().map(|ticket| (ticket, shortage)));
-                    }
-                }
-            }
-        }
-        hopeless.sort_by_key(|(ticket, _)| *ticket);
-        for (ticket, shortage) in hopeless {
-            self.refuse(ticket, |place| refusal(place, shortage));
-        }
-        self.plan_forgetting();
-    }
-
-    /// Says what keeps a lane waiting.
-    fn outlook(&self, now: Instant, entry: &RouteEntry, lane: &crate::queue::Lane) -> Shortage {
-        let picked =
-            choice::pick(now, &self.providers, entry, &lane.need, lane.matched.as_deref(), None);
-        match picked {
-            Err(shortage) => shortage,
-            // Its turn comes with the `serve` of that provider.
-            Ok(_) => Shortage { full: 1, ..Shortage::default() },
-        }
-    }
-
-    fn refuse(&mut self, ticket: Ticket, why: impl FnOnce(&Place) -> Refused) {
-        if let Some(place) = self.unqueue(ticket) {
-            self.outputs.push_back(Output::Refused { ticket, refused: why(&place) });
-        }
-    }
-
-    fn unqueue(&mut self, ticket: Ticket) -> Option<Place> {
-        let route = self.waiting.get(&ticket).copied();
-        let place = self.take_place(ticket);
-        if let Some(route) = route {
-            self.routes.drop_if_unused(route);
-        }
-        place
-    }
-
-    fn take_place(&mut self, ticket: Ticket) -> Option<Place> {
-        let route = self.waiting.remove(&ticket)?;
-        let lanes = &mut self.routes.entry_mut(route).lanes;
-        let place = lanes.remove(ticket)?;
-        if lanes.is_empty() {
-            self.waiting_routes.remove(&route);
-        }
-        self.deadlines.remove(&(place.deadline, ticket));
-        Some(place)
-    }
-
-    // ---- time ----
-
-    /// Returns what happened to those who wait, in order.
-    pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
-    }
-
-    /// Returns when [`handle_timeout`](Self::handle_timeout) wants to be called.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let queue = self.deadlines.first().map(|(deadline, _)| *deadline);
-        let waiting = self.waiting_routes.iter().flat_map(|route| {
-            self.routes.entry(*route).lanes.iter().filter_map(|lane| lane.give_up)
-        });
-        let refusing = self
-            .refusing
-            .iter()
-            .filter(|_| !self.waiting.is_empty())
-            .filter_map(|slot| self.providers.slot(*slot).refusal_lapses_at());
-        queue.into_iter().chain(waiting).chain(refusing).chain(self.next_forget).min()
-    }
-
-    /// Time has passed: queue timeouts, returns that did not come, refusals that lapse, and targets
-    /// that are forgotten, in this order.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((deadline, ticket)) = self.deadlines.first().copied() {
-            if deadline > now {
-                break;
-            }
-            self.deadlines.pop_first();
-            self.refuse(ticket, |place| timed_out(now, place));
-        }
-        for slot in std::mem::take(&mut self.refusing) {
-            let lapses_at = self.providers.slot(slot).refusal_lapses_at();
-            if self.providers.slot(slot).is_refusing(now) {
-                self.refusing.insert(slot);
-            } else if lapses_at.is_some() {
-                self.providers.slot_mut(slot).handle_lapse();
-                self.serve(now, slot);
-            }
-        }
-        self.forget(now);
-        self.review(now);
-    }
-
-    /// Drops targets that nobody has served for [`KNOWN_FOR`](crate::provider::KNOWN_FOR), and
-    /// providers of which nothing is left.
-    fn forget(&mut self, now: Instant) {
-        let due =
-            self.providers.iter().filter(|(_, slot)| slot.forget_at().is_some_and(|at| at <= now));
-        let due: Vec<_> = due.map(|(id, _)| id).collect();
-        for id in due {
-            let slot = self.providers.slot_mut(id);
-            slot.forget_targets();
-            slot.remember_again(now);
-            let is_unused = !slot.configured && !slot.is_served() && slot.permits_out() == 0;
-            self.routes.discover(&mut self.providers, id);
-            if is_unused {
-                self.refusing.remove(&id);
-                self.providers.remove(id);
-            }
-        }
-    }
-
-    fn plan_forgetting(&mut self) {
-        self.next_forget = self.providers.iter().filter_map(|(_, slot)| slot.forget_at()).min();
-    }
-
-    // ---- views ----
-
-    /// Finds the route that a model name leads to.
-    ///
-    /// # Errors
-    /// The same refusal that a request for the name would get.
-    pub fn resolve(&self, model: &str) -> Result<Arc<Route>, Refused> {
-        self.find(model).map(|found| Arc::clone(&self.routes.entry(found.route).route))
-    }
-
-    /// Lists the models that clients can ask for, ordered by name: configured routes, and targets
-    /// that providers list or listed within the last hour. Patterns have no name to list.
-    pub fn models(&self) -> Vec<Model> {
-        let listed = self.routes.listed();
-        listed
-            .into_iter()
-            .map(|entry| self.model_of(entry, None, entry.route.name.clone()))
-            .collect()
-    }
-
-    /// Describes one model by any name that a request could use.
-    ///
-    /// # Errors
-    /// The same refusal that a request for the name would get.
-    pub fn model(&self, name: &str) -> Result<Model, Refused> {
-        let found = self.find(name)?;
-        let entry = self.routes.entry(found.route);
-        Ok(self.model_of(entry, found.matched.as_deref(), name.into()))
-    }
-
-    fn model_of(&self, entry: &RouteEntry, matched: Option<&str>, name: RouteName) -> Model {
-        let mut model = Model { name, available: false, loaded: false, providers: Vec::new() };
-        for member in &entry.members {
-            let slot = self.providers.slot(member.slot);
-            let target = member.resolve(slot, matched);
-            if let Some(target) = target.filter(|_| slot.is_ready()) {
-                model.available = true;
-                model.loaded |= slot.has_loaded(&target);
-            }
-            if !model.providers.contains(&slot.id) {
-                model.providers.push(slot.id.clone());
-            }
-        }
-        model
-    }
-
-    /// Lists every provider that is served, configured or remembered, by Node and key.
-    pub fn providers(&self, now: Instant) -> Vec<ProviderView> {
-        self.providers.iter().map(|(_, slot)| slot.view(now)).collect()
-    }
-
-    /// Returns the figures of the queue and of the permits that are out.
-    pub fn gauges(&self, now: Instant) -> Gauges {
-        let mut routes: Vec<_> = self
-            .waiting_routes
-            .iter()
-            .filter_map(|id| {
-                let entry = self.routes.entry(*id);
-                let oldest = entry.lanes.oldest()?;
-                Some(RouteGauge {
-                    route: entry.route.name.clone(),
-                    waiting: entry.lanes.len(),
-                    oldest_wait: now.saturating_duration_since(oldest.since),
-                })
-            })
-            .collect();
-        routes.sort_by(|a, b| a.route.cmp(&b.route));
-        Gauges {
-            waiting: self.waiting.len(),
-            oldest_wait: routes.iter().map(|route| route.oldest_wait).max(),
-            in_flight: self.providers.iter().map(|(_, slot)| slot.permits_out()).sum(),
-            routes,
-        }
-    }
-
-    /// Says whether a request for some model could be dispatched, capacity left aside.
-    ///
-    /// # Errors
-    /// Says why none could.
-    pub fn readiness(&self) -> Result<(), NotReady> {
-        if self.stopping {
-            return Err(NotReady::ShuttingDown);
-        }
-        let can_serve = |entry: &RouteEntry| {
-            entry.members.iter().any(|member| {
-                let slot = self.providers.slot(member.slot);
-                slot.is_ready() && member.may_resolve(slot)
-            })
-        };
-        match self.routes.iter().any(can_serve) {
-            true => Ok(()),
-            false if self.had_node => Err(NotReady::NoReadyProvider),
-            false => Err(NotReady::NoNodeYet),
-        }
-    }
 }
 
 impl Output {
@@ -710,42 +439,4 @@ impl Output {
 enum Arrival {
     New,
     Again,
-}
-
-/// What a request that found nobody can wait for.
-enum Prospect {
-    /// Capacity of a provider that is ready.
-    Capacity,
-    /// The return of one that was ready a moment ago.
-    Return { by: Instant },
-    /// Nothing.
-    Never,
-}
-
-impl Prospect {
-    fn of(shortage: &Shortage) -> Self {
-        match shortage.returns_by {
-            _ if shortage.full > 0 => Self::Capacity,
-            Some(by) => Self::Return { by },
-            None => Self::Never,
-        }
-    }
-}
-
-fn refusal(place: &Place, shortage: Shortage) -> Refused {
-    match shortage.is_unsupported() {
-        true => Refused::Unsupported {
-            route: place.route.name.clone(),
-            method: place.need.method,
-            path: place.need.path,
-        },
-        false => Refused::no_ready(&place.route, shortage),
-    }
-}
-
-fn timed_out(now: Instant, place: &Place) -> Refused {
-    Refused::QueueTimeout {
-        route: place.route.name.clone(),
-        waited: now.saturating_duration_since(place.since),
-    }
 }

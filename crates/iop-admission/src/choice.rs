@@ -98,7 +98,7 @@ fn beats(
     let priority = new.member.priority.cmp(&best.member.priority);
     let by_policy = match (entry.route.settings.policy, affinity) {
         (Policy::Ordered, _) => std::cmp::Ordering::Equal,
-        (Policy::Weighted, _) => new.due(entry.turn).cmp(&best.due(entry.turn)),
+        (Policy::Weighted, _) => new.member.due.cmp(&best.member.due),
         (Policy::Affinity, Some(key)) => {
             Reverse(key.rank(new.member.hash)).cmp(&Reverse(key.rank(best.member.hash)))
         }
@@ -108,13 +108,6 @@ fn beats(
             .then_with(|| new.last_grant.cmp(&best.last_grant)),
     };
     priority.then(by_policy).is_lt()
-}
-
-impl Qualified<'_> {
-    /// A candidate that could not take its turns does not get them all at once when it is back.
-    fn due(&self, turn: u128) -> u128 {
-        self.member.due.max(turn)
-    }
 }
 
 fn why(
@@ -140,6 +133,9 @@ fn why(
 const TURN: u128 = 1 << 32;
 
 /// Moves the route's virtual time on by the turn that `pick` took.
+///
+/// A candidate that could not take its turns does not make up for them when it is back: its next turn
+/// counts from now.
 pub(crate) fn take_turn(entry: &mut RouteEntry, member: usize) {
     let due = entry.members[member].due.max(entry.turn);
     entry.turn = due;

@@ -52,10 +52,9 @@ impl Verdict {
 /// Judges an attempt that ended by what its Node said last.
 pub(crate) fn judge(facts: Facts, ended: Ended) -> Verdict {
     match ended {
-        // A Node that answers and then says that it did not start is not believed.
         Ended::Refused(refusal) => match refusal.requeue() {
-            Some(cause) if !facts.has_answered => judge_unsent(facts, cause),
-            Some(_) | None => Verdict::of(Next::End(Ended::Refused(refusal))),
+            Some(cause) => judge_unsent(facts, cause),
+            None => Verdict::of(Next::End(Ended::Refused(refusal))),
         },
         Ended::Failed(failure)
             if !facts.has_answered && is_usage_refusal(facts, failure.provider_status) =>
@@ -68,6 +67,7 @@ pub(crate) fn judge(facts: Facts, ended: Ended) -> Verdict {
 
 /// Judges an attempt that never reached a provider.
 pub(crate) fn judge_unsent(facts: Facts, cause: Requeue) -> Verdict {
+    // Whoever answers and then says that nothing was started is not believed.
     if facts.has_answered {
         let message = "the attempt was lost after it had begun to answer";
         return Verdict::of(Next::End(Ended::Failed(Failure::new(ErrorCode::NodeLost, message))));

@@ -84,6 +84,22 @@ fn a_request_whose_generation_died_unsent_waits_for_the_next_generation() {
 }
 
 #[test]
+fn capacity_that_comes_back_unused_goes_to_the_longest_wait() {
+    let mut edge = Edge::with(&[provider("p", 2, &["m"])]);
+    let first = edge.permit("m");
+    let second = edge.permit("m");
+    let waits = edge.requeue_waits(first, Requeue::LinkFull);
+    let mut smaller = provider("p", 1, &["m"]);
+    smaller.revision = iop_types::ProviderRevision(2);
+    edge.status("n", 1, smaller);
+    assert!(edge.granted.is_empty());
+
+    let back = edge.requeue_waits(second, Requeue::StaleConfig);
+    assert_eq!(edge.order, [waits], "and not to the one that brought it back");
+    assert!(waits < back);
+}
+
+#[test]
 fn a_node_that_drains_gets_nothing_new() {
     let mut edge = Edge::with(&[provider("p", 2, &["m"])]);
     let held = edge.permit("m");

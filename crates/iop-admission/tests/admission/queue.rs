@@ -17,6 +17,7 @@ fn two_requests_for_one_place_run_one_after_the_other() {
     let second = edge.take(second);
     edge.release(second);
     assert_eq!((edge.in_flight(), edge.waiting()), (0, 0));
+    assert_eq!(edge.admission.poll_timeout(), None, "nothing is left to be timed");
 }
 
 #[test]
@@ -248,6 +249,7 @@ fn a_client_that_leaves_the_queue_leaves_no_trace() {
     edge.release(held);
     assert_eq!((edge.in_flight(), edge.waiting()), (0, 0));
     assert_eq!(edge.admission.gauges(edge.now).oldest_wait, None);
+    assert_eq!(edge.admission.poll_timeout(), None);
 }
 
 #[test]
