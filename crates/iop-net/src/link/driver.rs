@@ -226,3 +226,6 @@ impl<R: Role> Driver<R> {
         Poll::Ready(())
     }
 }
+
+#[cfg(test)]
+mod tests;
