@@ -4,6 +4,8 @@
 //! 2 wrong usage. Read `cli.rs` for what can be typed and `up.rs` for how one machine becomes one
 //! endpoint.
 
+#![expect(clippy::print_stdout, reason = "printing answers is what a command line is for")]
+
 mod chat;
 mod cli;
 mod client;
