@@ -103,6 +103,30 @@ fn answers_that_wait_are_dropped_by_a_cancel_so_that_the_terminal_needs_no_credi
 }
 
 #[test]
+fn what_still_arrives_for_a_handle_that_was_given_up_is_not_kept() {
+    let mut pair = Pair::up(Line::LOCAL);
+    let key = pair.open(run());
+    let at_node = pair.accepted(key.id);
+    pair.node.link.send(at_node, text(vec![b'x'; 50_000])).unwrap();
+    pair.edge.link.release(key);
+    pair.run(TICK);
+    assert_eq!(pair.edge.link.stats().buffered_bytes, 0);
+    assert!(pair.up.written() > 50_000, "it did arrive");
+}
+
+#[test]
+fn an_answer_that_has_ended_reserves_no_more_than_what_waits_of_it() {
+    let mut pair = Pair::up(Line::LOCAL);
+    let key = pair.open(run());
+    let at_node = pair.accepted(key.id);
+    pair.node.link.send(at_node, text(vec![b'x'; 1_000])).unwrap();
+    pair.node.link.finish(at_node, complete()).unwrap();
+    pair.run(TICK);
+    assert_eq!(pair.edge.link.reserved_bytes(), 1_000);
+    assert_eq!(pair.edge.link.stats().granted_bytes, 0);
+}
+
+#[test]
 fn a_terminal_stays_behind_the_data_of_its_stream() {
     let mut pair = Pair::up(Line::SLOW);
     let key = pair.open(run());
@@ -149,6 +173,7 @@ fn an_answer_that_does_not_wait_for_the_body_closes_the_request_half() {
     pair.node.link.finish(at_node, complete()).unwrap();
     release(&mut pair, at_node);
     pair.run(TICK);
+    assert!(pair.down.written() < 1_000_000, "the rest of the body was never sent");
     assert!(matches!(pair.edge.link.poll_answer(key), Poll::Ready(Ok(_))));
     pair.edge.link.release(key);
     let (edge, node) = (pair.edge.link.stats(), pair.node.link.stats());

@@ -78,12 +78,15 @@ fn a_node_that_drains_finishes_what_it_has_and_sends_back_what_crosses() {
 #[test]
 fn heads_that_were_queued_before_a_drain_precede_its_acknowledgement() {
     let mut pair = Pair::up(Line::SLOW);
-    let mut keys = Vec::new();
-    for _ in 0..50 {
-        keys.push(pair.open(run()));
-    }
+    let bulk = pair.open(run());
+    pair.edge.link.queue_body(bulk, Bytes::from(vec![b'x'; 200_000]), false);
+    let bulk_there = pair.accepted(bulk.id);
+    pair.settle();
+    // The line is full: these wait at the Edge.
+    let keys: Vec<_> = (0..500).map(|_| pair.open(run())).collect();
     pair.node.link.drain(pair.clock.now(), DRAIN);
-    pair.run(Duration::from_secs(2));
+    pair.node.link.finish(bulk_there, complete()).unwrap();
+    pair.run(Duration::from_secs(5));
     let closed = Some(CloseReason::ShuttingDown);
     assert_eq!(pair.reasons(), (closed, closed));
     for key in keys {
