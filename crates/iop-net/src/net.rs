@@ -46,7 +46,7 @@ pub trait Listener: fmt::Debug + Send + Sync + 'static {
 }
 
 impl dyn Listener {
-    /// As [`Self::poll_accept`]. Cancel safe.
+    /// As [`poll_accept`](Listener::poll_accept). Cancel safe.
     ///
     /// # Errors
     /// One connection failed, or resources are short; the listener goes on.
