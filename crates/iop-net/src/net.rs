@@ -55,6 +55,16 @@ impl dyn Listener {
     }
 }
 
+impl Listener for Box<dyn Listener> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
+        (**self).poll_accept(cx)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        (**self).local_addr()
+    }
+}
+
 /// The real network.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TokioNet;
