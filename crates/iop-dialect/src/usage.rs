@@ -10,10 +10,12 @@ mod figures;
 mod likeness;
 mod search;
 mod stream_observer;
+mod supplement;
 
 pub use body_observer::BodyObserver;
 pub use chunk_filter::ChunkFilter;
 pub use estimate::{estimate, settle};
 pub use stream_observer::StreamObserver;
+pub use supplement::{Supplement, estimated_chunk};
 
 pub(crate) use figures::read_figures;

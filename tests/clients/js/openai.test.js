@@ -36,16 +36,18 @@ test("a real stream gives the same text as the whole answer", async () => {
   const seen = await collect(await real.chat.completions.create({ ...request, stream: true }));
   assert.equal(seen.text, whole.choices[0].message.content);
   assert.deepEqual(seen.finish, ["length"]);
-  assert.deepEqual(seen.usage, []);
+  assert.deepEqual(seen.usage.map((usage) => usage.completion_tokens), [4]);
+  assert.equal(seen.usage[0].iop_source, "estimated");
 });
 
-test("a provider that ignores include_usage still streams to a clean end", async () => {
+test("usage that a real provider leaves out arrives as an estimate", iop, async () => {
   const seen = await collect(await real.chat.completions.create({
     model: REAL, messages: prompt("Hi"), max_tokens: 4, stream: true,
     stream_options: { include_usage: true },
   }));
   assert.deepEqual(seen.finish, ["length"]);
-  assert.deepEqual(seen.usage, []);
+  assert.deepEqual(seen.usage.map((usage) => usage.completion_tokens), [4]);
+  assert.equal(seen.usage[0].iop_source, "estimated");
 });
 
 test("usage arrives once when it was asked for and never otherwise", async () => {

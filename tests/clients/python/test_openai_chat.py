@@ -52,8 +52,9 @@ def test_a_real_stream_gives_the_same_text_as_the_whole_answer(real):
     assert all(chunk.usage is None for chunk in chunks), "nobody asked for usage"
 
 
-def test_a_provider_that_ignores_include_usage_still_streams_to_a_clean_end(real):
-    """llama.cpp's server sends no usage in streams; none is invented."""
+@pytest.mark.iop
+def test_usage_that_a_real_provider_leaves_out_arrives_as_an_estimate(real):
+    """llama.cpp's server ignores include_usage; what IOP supplies says that it is an estimate."""
     chunks = list(
         real.chat.completions.create(
             model=REAL,
@@ -64,7 +65,11 @@ def test_a_provider_that_ignores_include_usage_still_streams_to_a_clean_end(real
         )
     )
     assert finish_reasons(chunks) == ["length"]
-    assert all(chunk.usage is None for chunk in chunks)
+    assert [bool(chunk.usage) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    usage = chunks[-1].usage
+    assert usage.completion_tokens == 5
+    assert usage.prompt_tokens > 0
+    assert usage.iop_source == "estimated"
 
 
 def test_usage_arrives_once_and_last_when_it_was_asked_for(mock):
@@ -89,7 +94,8 @@ def test_usage_that_nobody_asked_for_does_not_arrive(mock):
     assert finish_reasons(chunks) == ["stop"]
 
 
-def test_a_scripted_provider_that_ignores_include_usage_is_no_fault_either(mock):
+@pytest.mark.iop
+def test_usage_that_a_scripted_provider_leaves_out_is_counted(mock):
     chunks = list(
         mock.chat.completions.create(
             model=MOCK,
@@ -99,7 +105,8 @@ def test_a_scripted_provider_that_ignores_include_usage_is_no_fault_either(mock)
         )
     )
     assert finish_reasons(chunks) == ["stop"]
-    assert all(chunk.usage is None for chunk in chunks)
+    assert chunks[-1].usage.completion_tokens == 3
+    assert chunks[-1].usage.iop_source == "estimated"
 
 
 def test_a_long_stream_arrives_whole_and_in_order(mock):

@@ -19,7 +19,7 @@ use iop_dialect::usage::settle;
 use iop_dispatch::{ClientEnd, Evidence};
 use iop_types::{ErrorCode, Event, EventKind, Failure, Header, ResponseHead, Usage, UsageSource};
 
-use super::passage::Passage;
+use super::passage::{Passage, UsageChunk};
 use super::translation::Translation;
 use super::{Broken, Request};
 use crate::budget::OverBudget;
@@ -91,9 +91,9 @@ impl Answer {
     // ---- from the provider ----
 
     /// The provider's head came and is the client's.
-    pub(super) fn handle_head(&mut self, head: &ResponseHead, injected: bool) {
+    pub(super) fn handle_head(&mut self, head: &ResponseHead, usage: UsageChunk) {
         let mut headers = headers::for_client(&head.headers);
-        let passage = Passage::new(head.status, &headers, injected);
+        let passage = Passage::new(head.status, &headers, usage);
         if passage.reframes() {
             headers.remove(CONTENT_LENGTH);
         }

@@ -17,6 +17,7 @@ use iop_wire::{EventJoiner, v1};
 use uuid::Uuid;
 
 use super::answer::too_large;
+use super::passage::{Estimate, UsageChunk};
 use super::translation::{Translation, Wanted};
 use super::{Call, Request, Seat, State};
 use crate::bridge::{self, Step};
@@ -26,8 +27,8 @@ use crate::surface::headers;
 pub(super) struct Attempt {
     stream: EdgeStream,
     joiner: EventJoiner,
-    /// Whether the body carries `include_usage` that the client did not ask for.
-    injected: bool,
+    /// What is done about the usage chunk of its answer.
+    usage: UsageChunk,
 }
 
 /// One answer of an attempt, or why there will be none.
@@ -95,6 +96,18 @@ fn wants_injection(call: &Call, candidate: &Candidate) -> bool {
         && !call.routing.asks_usage()
 }
 
+/// Decides what is done about the usage chunk of a tunnelled stream.
+fn usage_chunk(call: &Call, candidate: &Candidate, injected: bool) -> UsageChunk {
+    let is_exact = candidate.form == Form::Tunnel && candidate.usage == UsageMode::Exact;
+    match answer_head(call) {
+        _ if injected => UsageChunk::TakeOut,
+        Some(head) if is_exact && call.is_stream() && call.routing.asks_usage() => {
+            UsageChunk::Supply(Box::new(Estimate { head, request_bytes: call.body.len() as u64 }))
+        }
+        Some(_) | None => UsageChunk::Untouched,
+    }
+}
+
 impl State {
     /// Sends an attempt under the permit that is held.
     pub(super) fn send(&mut self, request: &Request, now: Instant, send: &Send) {
@@ -129,7 +142,8 @@ impl State {
                 stream.queue_body(body, true);
                 let longest = request.core.file.limits.run_event;
                 let joiner = EventJoiner::new(usize::try_from(longest).unwrap_or(usize::MAX));
-                self.attempt = Some(Attempt { stream, joiner, injected });
+                let usage = usage_chunk(call, candidate, injected);
+                self.attempt = Some(Attempt { stream, joiner, usage });
             }
             Err(NotOpened::Requeue(cause)) => self.machine.handle_unsent(now, cause),
             Err(NotOpened::Fail(failure)) => {
@@ -176,9 +190,10 @@ impl State {
     fn handle_frame(&mut self, now: Instant, frame: TunnelFrame) {
         let ended = match frame {
             TunnelFrame::Head(head) => {
-                let injected = self.attempt.as_ref().is_some_and(|attempt| attempt.injected);
                 if self.machine.handle_head(now, head.status) == Relay::Forward {
-                    self.answer.handle_head(&head, injected);
+                    let attempt = self.attempt.as_mut();
+                    let usage = attempt.map(|attempt| std::mem::take(&mut attempt.usage));
+                    self.answer.handle_head(&head, usage.unwrap_or_default());
                 }
                 return;
             }
@@ -289,14 +304,22 @@ fn run(call: &Call, candidate: &Candidate, send: &Send) -> RunRequest {
 
 /// Reads what kind of answer the Edge must write.
 fn wanted(call: &Call) -> Result<Wanted, BodyError> {
-    let model = call.routing.model().to_owned();
-    let Some(kind) = call.operation.text else {
+    let Some(head) = answer_head(call) else {
+        let model = call.routing.model().to_owned();
         return Ok(Wanted::Embeddings { model, request: EmbeddingsRequest::read(&call.body)? });
     };
-    let created = u64::try_from(call.receipt.received_at.as_second()).unwrap_or_default();
-    let head = Head { kind, run_id: call.receipt.run_id, created, model };
     Ok(match call.is_stream() {
         true => Wanted::Stream { head, usage: call.routing.asks_usage() },
         false => Wanted::Text(head),
+    })
+}
+
+/// Identity of a text that the Edge writes, or writes a chunk of; `None` where no text is asked for.
+fn answer_head(call: &Call) -> Option<Head> {
+    Some(Head {
+        kind: call.operation.text?,
+        run_id: call.receipt.run_id,
+        created: u64::try_from(call.receipt.received_at.as_second()).unwrap_or_default(),
+        model: call.routing.model().to_owned(),
     })
 }
