@@ -1,5 +1,7 @@
 //! An Edge that does what a test says, so that a real Node can be watched over a real link.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
