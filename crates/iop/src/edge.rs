@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use iop_config::{ConfigError, EdgeConfig, EdgeOverlay, Environment, Os, Side};
+use iop_config::{ConfigError, EdgeConfig, EdgeOverlay, Side};
 use iop_edge::{Edge, StartError, Tools};
 use iop_net::net::TokioNet;
 use iop_store::{DataDir, DataDirError, EdgeHistory};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::cli;
 use crate::config_command::{self, FileError};
-use crate::node::variable;
+use crate::data_dir::{self, variable};
 use crate::stop_signal;
 
 /// Runs `iop edge` until a signal.
@@ -55,32 +55,14 @@ pub(crate) struct Started {
 /// # Errors
 /// A port or the data directory is taken.
 pub(crate) async fn start(config: EdgeConfig) -> Result<Started, EdgeError> {
-    let (data_dir, history) = history(&config)?;
+    let opened = data_dir::open(config.data_dir.as_deref(), Side::Edge)?;
+    let history = match &opened {
+        Ok(dir) => EdgeHistory::open(dir, config.limits.history, jiff::Timestamp::now()),
+        Err(reason) => EdgeHistory::disabled(reason.as_str()),
+    };
     let tools = Tools { net: Arc::new(TokioNet), history };
     let edge = Edge::start(config, tools).await?;
-    Ok(Started { edge, _data_dir: data_dir })
-}
-
-/// Opens the Edge's history. A directory that cannot be used costs the history and nothing else.
-fn history(config: &EdgeConfig) -> Result<(Option<DataDir>, EdgeHistory), EdgeError> {
-    let environment = Environment::new(Os::CURRENT, variable);
-    let path = match environment.data_dir(config.data_dir.as_deref(), Side::Edge) {
-        Ok(path) => path,
-        Err(reason) => return Ok((None, without_history(&reason.to_string()))),
-    };
-    match DataDir::open(path) {
-        Ok(dir) => {
-            let history = EdgeHistory::open(&dir, config.limits.history, jiff::Timestamp::now());
-            Ok((Some(dir), history))
-        }
-        Err(error) if error.is_in_use() => Err(error.into()),
-        Err(error) => Ok((None, without_history(&crate::chain(&error)))),
-    }
-}
-
-fn without_history(reason: &str) -> EdgeHistory {
-    warn!(reason, "no history is kept");
-    EdgeHistory::disabled(reason)
+    Ok(Started { edge, _data_dir: opened.ok() })
 }
 
 /// Why an Edge does not run.

@@ -10,6 +10,7 @@ mod chat;
 mod cli;
 mod client;
 mod config_command;
+mod data_dir;
 mod edge;
 mod logging;
 mod models;

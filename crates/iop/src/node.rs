@@ -6,18 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iop_config::{
-    ConfigError, EgressRule, Environment, NodeConfig, NodeOverlay, Os, SecretSource, Side, defaults,
-};
+use iop_config::{ConfigError, EgressRule, NodeConfig, NodeOverlay, SecretSource, Side, defaults};
 use iop_net::egress::{Allowed, Egress};
 use iop_net::link::FatalLink;
 use iop_net::net::TokioNet;
 use iop_node::{LocalServer, Node, Secrets, Settings};
 use iop_store::{DataDir, DataDirError, NodeHistory};
 use iop_types::InstanceId;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config_command::{self, FileError};
+use crate::data_dir::{self, variable};
 use crate::stop_signal;
 
 /// Runs `iop node run` until a signal, or until the Edge makes another dial pointless.
@@ -56,53 +55,29 @@ pub(crate) fn start(
     edge: SocketAddr,
     local_servers: Vec<LocalServer>,
 ) -> Result<Started, NodeError> {
-    let environment = Environment::new(Os::CURRENT, variable);
-    let (data_dir, history) = history(&environment, config.data_dir.as_deref())?;
+    let opened = data_dir::open(config.data_dir.as_deref(), Side::Node)?;
+    let history = opened.as_ref().ok().map(|dir| {
+        let now = jiff::Timestamp::now();
+        NodeHistory::open(dir, defaults::NODE_HISTORY, defaults::NODE_HISTORY_BYTES, now)
+    });
     let settings = Settings {
         node: config.node.clone(),
         edge,
         instance: InstanceId::from_uuid(uuid::Uuid::new_v4()),
         egress: Egress::Only(config.egress.iter().map(allowed).collect()),
-        secrets: secrets(&environment, &config.secrets),
+        secrets: secrets(&config.secrets),
         local_servers,
         drain: DRAIN,
     };
     let node = Node::start(settings, Arc::new(TokioNet), history);
-    Ok(Started { node, _data_dir: data_dir })
+    Ok(Started { node, _data_dir: opened.ok() })
 }
 
 /// A Node that stops lets its calls finish for as long as an Edge does.
 const DRAIN: Duration = defaults::DRAIN;
 
-/// Opens the Node's history. A directory that cannot be used costs the history and nothing else; one
-/// that another process holds means that the Node already runs.
-fn history(
-    environment: &Environment,
-    configured: Option<&str>,
-) -> Result<(Option<DataDir>, Option<NodeHistory>), NodeError> {
-    let path = match environment.data_dir(configured, Side::Node) {
-        Ok(path) => path,
-        Err(reason) => {
-            warn!(%reason, "no history is kept");
-            return Ok((None, None));
-        }
-    };
-    match DataDir::open(path) {
-        Ok(dir) => {
-            let now = jiff::Timestamp::now();
-            let history =
-                NodeHistory::open(&dir, defaults::NODE_HISTORY, defaults::NODE_HISTORY_BYTES, now);
-            Ok((Some(dir), Some(history)))
-        }
-        Err(error) if error.is_in_use() => Err(error.into()),
-        Err(error) => {
-            warn!(reason = crate::chain(&error), "no history is kept");
-            Ok((None, None))
-        }
-    }
-}
-
-fn secrets(environment: &Environment, sources: &BTreeMap<String, SecretSource>) -> Secrets {
+fn secrets(sources: &BTreeMap<String, SecretSource>) -> Secrets {
+    let environment = data_dir::environment();
     let mut secrets = Secrets::default();
     for (name, source) in sources {
         let value = match source {
@@ -128,11 +103,6 @@ fn allowed(rule: &EgressRule) -> Allowed {
         EgressRule::Net(net) => Allowed::Net(*net),
         EgressRule::Host(host) => Allowed::Host(host.clone()),
     }
-}
-
-/// Looks a variable of this process up; one that is not text counts as absent.
-pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
 }
 
 /// Why a Node does not run.
