@@ -1,5 +1,7 @@
 //! A whole Edge in this process, Nodes that say what a test wants, and raw HTTP clients.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 mod support;
 
 mod admin;

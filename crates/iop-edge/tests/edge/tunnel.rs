@@ -6,7 +6,9 @@ use iop_types::{ErrorCode, Failure, Header, TunnelFrame};
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::support::{CHAT, CONTENT, DONE, FINISH, World, refused, soon, streamed, tunnel, unary};
+use crate::support::{
+    CHAT, CONTENT, DONE, FINISH, USAGE, World, refused, soon, streamed, tunnel, unary,
+};
 
 const ALIAS: &str = "version: 1
 nodes:
@@ -357,9 +359,12 @@ proptest! {
         asks_usage: bool,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // A client that asks for usage gets the provider's chunk, whole like the rest.
+        let usage = if asks_usage { USAGE } else { "" };
         let whole: Vec<u8> = [
-            ": PROVIDER BUSY\n\n", CONTENT, "data:{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"안\"}}]}\r\n\r\n",
-            "event: ping\ndata: {}\n\n", FINISH, DONE,
+            ": PROVIDER BUSY\n\n", CONTENT,
+            "data:{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"안\"}}]}\r\n\r\n",
+            "event: ping\ndata: {}\n\n", FINISH, usage, DONE,
         ]
         .concat()
         .into_bytes();

@@ -195,8 +195,17 @@ impl Taken {
         self.frame(TunnelFrame::Body { data: data.into(), progress: true }).await.unwrap();
     }
 
-    /// As the link allows, until it does not.
+    /// Begins a stream unless the request is over.
+    pub(crate) async fn try_head(&mut self) -> Result<(), StreamError> {
+        let headers = vec![Header::from_static("content-type", "text/event-stream")];
+        self.frame(TunnelFrame::Head(ResponseHead { status: 200, headers })).await
+    }
+
+    /// Sends until the Edge asks to stop.
     pub(crate) async fn try_data(&mut self, data: impl Into<Bytes>) -> Result<(), StreamError> {
+        if futures_util::poll!(&mut self.cancelled).is_ready() {
+            return Err(StreamError::Cancelled);
+        }
         self.frame(TunnelFrame::Body { data: data.into(), progress: true }).await
     }
 
@@ -281,10 +290,5 @@ impl Taken {
             Asked::Tunnel(_) => self.finish(TunnelFrame::Cancelled),
         }
         reason
-    }
-
-    /// Waits until the link under it ended.
-    pub(crate) async fn link_lost(mut self) -> CloseReason {
-        soon("the link ends", &mut self.cancelled).await.unwrap_err()
     }
 }
