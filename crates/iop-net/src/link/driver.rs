@@ -17,9 +17,11 @@ use tokio::time::Sleep;
 use super::shared::{Shared, now, wake};
 use crate::socket::Socket;
 
-/// Room that is made for a read, and left over before more is made.
+/// Room that is made for a read. It doubles while reads fill it, because bulk data costs a system call
+/// each time (a body of 64 KiB over both ends: 33 us fixed, 28 us growing), and falls back with the
+/// traffic, because a small frame that waits pins it.
 const READ_ROOM: usize = 32 * 1024;
-const LEAST_ROOM: usize = 4 * 1024;
+const MOST_READ_ROOM: usize = 128 * 1024;
 
 /// More than a socket holds: whoever has read this much since a timer ran out has read all that had
 /// arrived by then, even from a peer that never pauses.
@@ -32,6 +34,7 @@ pub(super) struct Driver<R: Role> {
     shared: Arc<Shared<R>>,
     socket: Socket,
     read: BytesMut,
+    room: usize,
     batch: Vec<u8>,
     written: usize,
     timer: Pin<Box<Sleep>>,
@@ -48,6 +51,7 @@ impl<R: Role> Driver<R> {
             shared,
             socket,
             read: BytesMut::new(),
+            room: READ_ROOM,
             batch: Vec::new(),
             written: 0,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -106,9 +110,10 @@ impl<R: Role> Driver<R> {
 
     /// Reads once. Ready when something arrived.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.read.capacity() - self.read.len() < LEAST_ROOM {
-            self.read.reserve(READ_ROOM);
+        if self.read.capacity() - self.read.len() < self.room / 4 {
+            self.read.reserve(self.room);
         }
+        let spare = self.read.capacity() - self.read.len();
         let read = {
             let read = std::pin::pin!(self.socket.read_buf(&mut self.read));
             ready!(read.poll(cx))
@@ -121,6 +126,11 @@ impl<R: Role> Driver<R> {
             }
             Ok(bytes) => {
                 self.overdue = self.overdue.map(|read| read + bytes);
+                if bytes == spare {
+                    self.room = (self.room * 2).min(MOST_READ_ROOM);
+                } else if bytes < READ_ROOM / 2 {
+                    self.room = READ_ROOM;
+                }
                 inner.link.handle_read(now(), &mut self.read);
             }
             Err(_) => {
