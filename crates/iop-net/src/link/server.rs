@@ -12,7 +12,7 @@ use iop_types::{CloseReason, EdgeBootId, Generation, InstanceId, NodeId};
 use iop_wire::v1;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use self::desk::{Claim, Desk, Verdict};
 use super::driver::Driver;
@@ -241,7 +241,6 @@ impl Server {
         ready: v1::NodeReadyRequest,
     ) {
         let Seat::Held { node, generation, link } = seat else { return };
-        info!(%node, %generation, "node is ready");
         let handle =
             EdgeLink::new(Arc::clone(shared), node.clone(), *generation, &self.config.limits);
         *link = Some(handle.clone());
@@ -257,7 +256,7 @@ impl Server {
                 self.desk.withdraw(&node, claim);
             }
             Seat::Held { node, generation, link } => {
-                info!(%node, %generation, %reason, "link ended");
+                debug!(%node, %generation, %reason, "link ended");
                 if link.is_some() {
                     self.host.closed(&node, generation, reason);
                 }

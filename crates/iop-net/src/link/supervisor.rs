@@ -95,7 +95,7 @@ pub async fn supervise_over(
             return Err(FatalLink::IdentityRevoked(ended.message));
         }
         let wait = backoff.wait(ended.reason, ended.up_for, ended.retry_after);
-        warn!(reason = %ended.reason, message = ended.message, ?wait, "no link to the edge");
+        ended.log(wait);
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return Ok(()),
@@ -113,6 +113,16 @@ struct Ended {
 }
 
 impl Ended {
+    /// An Edge that stops in order is news; anything else may need a person if it repeats.
+    fn log(&self, wait: Duration) {
+        let Self { reason, message, .. } = self;
+        if *reason == CloseReason::ShuttingDown {
+            info!(%reason, message, ?wait, "no link to the edge");
+        } else {
+            warn!(%reason, message, ?wait, "no link to the edge");
+        }
+    }
+
     fn before_up(message: String) -> Self {
         Self { reason: CloseReason::ConnectionLost, message, up_for: None, retry_after: None }
     }
