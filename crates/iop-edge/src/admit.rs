@@ -89,7 +89,7 @@ impl Desk {
     /// Runs one step under the lock; whoever it concerns is woken after it.
     fn with<T>(&self, step: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
+        let now = crate::now();
         let result = step(&mut state, now);
         let wakers = state.settle();
         let due = state.admission.poll_timeout();

@@ -47,8 +47,11 @@ pub(crate) enum BodyError {
 /// What is drained of a refused body, and for how long.
 const DRAIN_BYTES: usize = 64 * 1024 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// First allocation for a body; small prompts need no second one.
+/// First allocation for a body of unknown length; small prompts need no second one.
 const FIRST_CAPACITY: usize = 2 * 1024;
+/// How far a declared length is believed before its bytes are there: most prompts need one
+/// allocation, and a client that sends one byte of many does not get more.
+const BELIEVED: usize = 64 * 1024;
 
 /// Reads the whole body.
 ///
@@ -106,8 +109,10 @@ impl Buffer {
         let capacity = self.bytes.capacity();
         if needed > capacity {
             let doubled = needed.max(capacity * 2).max(FIRST_CAPACITY).min(self.limit);
-            // What is declared is a bound for the allocation, never a reason for it.
-            let target = self.declared.map_or(doubled, |bytes| doubled.min(bytes)).max(needed);
+            let target = match self.declared {
+                Some(declared) => doubled.max(BELIEVED).min(declared).max(needed),
+                None => doubled,
+            };
             self.share.grow(target - capacity)?;
             self.bytes.reserve_exact(target - self.bytes.len());
         }
@@ -248,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_declared_length_bounds_the_allocation_and_is_no_reason_for_one() {
+    async fn a_declared_length_bounds_the_allocation() {
         let budget = Budget::new(100);
         let mut body = Parts::new(&[]);
         body.declared = Some(17);

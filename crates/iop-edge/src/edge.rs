@@ -95,8 +95,9 @@ struct Part {
 /// Version of the software, for people.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How long connections may take to end when nothing runs on them any more.
-const CLOSING: Duration = Duration::from_secs(2);
+/// How long connections may take to end when nothing runs on them any more: the last bytes of an
+/// answer may still be on their way to a slow client.
+const CLOSING: Duration = Duration::from_secs(5);
 /// How long the last rows of history may take.
 const FLUSH: Duration = Duration::from_secs(5);
 /// Connections to the admin listener at once: a handful of people and one scraper.

@@ -54,14 +54,14 @@ impl Live {
         all.iter().for_each(&mut visit);
     }
 
-    /// Ends clients that do not read, until the future is dropped.
+    /// Looks after requests that their clients do not poll, until the future is dropped.
     pub(crate) async fn sweep(&self, period: Duration) {
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let now = crate::now();
-            self.for_each(|request| request.check_client(now));
+            self.for_each(|request| request.look_after(now));
         }
     }
 

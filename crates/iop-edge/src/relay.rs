@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, Version};
 use http_body::Frame;
 use iop_admission::AffinityKey;
 use iop_dialect::splice::Routing;
@@ -66,14 +66,23 @@ pub(crate) struct Call {
     pub(crate) session_id: Option<SessionId>,
     /// Path and query as the client sent them.
     pub(crate) path_and_query: String,
+    /// HTTP version in which the client speaks.
+    pub(crate) version: Version,
+    /// What routing needs of the body.
+    pub(crate) routing: Routing,
+    /// Length of the body.
+    pub(crate) body_bytes: usize,
+    /// Ties calls with a common prefix to one provider.
+    pub(crate) affinity: Option<AffinityKey>,
+}
+
+/// What may have to be sent more than once; let go as soon as it cannot be any more, because a stream
+/// may live long.
+pub(crate) struct Original {
     /// Headers as the client sent them.
     pub(crate) headers: HeaderMap,
     /// The body as the client sent it.
     pub(crate) body: Bytes,
-    /// What routing needs of the body.
-    pub(crate) routing: Routing,
-    /// Ties calls with a common prefix to one provider.
-    pub(crate) affinity: Option<AffinityKey>,
 }
 
 /// One request.
@@ -87,6 +96,7 @@ pub(crate) struct Request {
 struct State {
     machine: Dispatch,
     seat: Seat,
+    original: Option<Original>,
     attempt: Option<Attempt>,
     answer: Answer,
     timer: Timer,
@@ -117,7 +127,12 @@ struct Client {
 
 impl Request {
     /// Asks for capacity and begins.
-    pub(crate) fn begin(core: &Arc<Core>, call: Call, peer: Peer) -> Attendance {
+    pub(crate) fn begin(
+        core: &Arc<Core>,
+        call: Call,
+        original: Original,
+        peer: Peer,
+    ) -> Attendance {
         core.history.received(call.receipt.clone());
         let asked = core.desk.ask(&iop_admission::Request {
             model: call.routing.model(),
@@ -142,6 +157,7 @@ impl Request {
             state: Mutex::new(State {
                 machine: Dispatch::new(spec),
                 seat: Seat::Nowhere,
+                original: Some(original),
                 attempt: None,
                 answer: Answer::default(),
                 timer: Timer::default(),
@@ -202,19 +218,26 @@ impl Request {
         })
     }
 
-    /// Ends a client that does not read.
-    pub(crate) fn check_client(self: &Arc<Self>, now: Instant) {
+    /// Looks after a request whose client may not poll it: ends a client that does not read, and one
+    /// whose time is over.
+    pub(crate) fn look_after(self: &Arc<Self>, now: Instant) {
         let has_stalled = self.with(|state, _| {
-            let has_stalled =
-                state.client.idle.is_stalled(now) && state.machine.outcome().is_none();
+            if state.machine.outcome().is_some() {
+                return false;
+            }
+            let has_stalled = state.client.idle.is_stalled(now);
             if has_stalled {
                 state.machine.handle_client_stalled(now);
-                state.follow(self, now);
+            }
+            state.machine.handle_timeout(now);
+            state.follow(self, now);
+            if state.machine.outcome().is_some() {
                 state.client.wake();
             }
             has_stalled
         });
-        if has_stalled {
+        // A connection of HTTP/2 has other streams; there the broken body ends this one.
+        if has_stalled && self.call.version < Version::HTTP_2 {
             self.peer.abort();
         }
     }

@@ -200,7 +200,7 @@ impl Answer {
         }
         self.source = Source::Nothing;
         let is_known = self.seen.is_accepted || self.seen.usage.is_some();
-        let bytes = request.call.body.len() as u64;
+        let bytes = request.call.body_bytes as u64;
         is_known.then(|| settle(self.seen.usage, bytes, self.seen.deltas))
     }
 

@@ -4,6 +4,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use iop_admission::Candidate;
 use iop_dialect::openai::{EmbeddingsRequest, Head};
 use iop_dialect::splice::BodyError;
@@ -19,7 +20,7 @@ use uuid::Uuid;
 use super::answer::too_large;
 use super::passage::{Estimate, UsageChunk};
 use super::translation::{Translation, Wanted};
-use super::{Call, Request, Seat, State};
+use super::{Call, Original, Request, Seat, State};
 use crate::bridge::{self, Step};
 use crate::surface::headers;
 
@@ -102,7 +103,7 @@ fn usage_chunk(call: &Call, candidate: &Candidate, injected: bool) -> UsageChunk
     match answer_head(call) {
         _ if injected => UsageChunk::TakeOut,
         Some(head) if is_exact && call.is_stream() && call.routing.asks_usage() => {
-            UsageChunk::Supply(Box::new(Estimate { head, request_bytes: call.body.len() as u64 }))
+            UsageChunk::Supply(Box::new(Estimate { head, request_bytes: call.body_bytes as u64 }))
         }
         Some(_) | None => UsageChunk::Untouched,
     }
@@ -111,8 +112,8 @@ fn usage_chunk(call: &Call, candidate: &Candidate, injected: bool) -> UsageChunk
 impl State {
     /// Sends an attempt under the permit that is held.
     pub(super) fn send(&mut self, request: &Request, now: Instant, send: &Send) {
-        let Seat::Held(held) = &self.seat else {
-            debug_assert!(false, "a send without a permit");
+        let (Seat::Held(held), Some(original)) = (&self.seat, &self.original) else {
+            debug_assert!(false, "a send without a permit, or after its answer");
             return self.machine.handle_unsent(now, Requeue::Fenced);
         };
         let candidate = held.candidate();
@@ -123,10 +124,13 @@ impl State {
         let call = &request.call;
         let injected = wants_injection(call, candidate)
             && (send.asks_usage || call.routing.has_stream_options());
-        let body = body(request, candidate, injected);
+        let body = body(request, original, candidate, injected);
         let message = match candidate.form {
-            Form::Tunnel => bridge::tunnel(tunnel(call, candidate, send, &body)),
-            Form::Run => match wanted(call) {
+            Form::Tunnel => {
+                let asked = tunnel(call, &original.headers, candidate, send, &body);
+                bridge::tunnel(asked)
+            }
+            Form::Run => match wanted(call, &original.body) {
                 Ok(wanted) => {
                     self.answer.expect_run(Translation::new(wanted, &request.core.budget));
                     bridge::run(run(call, candidate, send))
@@ -193,6 +197,7 @@ impl State {
                 if self.machine.handle_head(now, head.status) == Relay::Forward {
                     let attempt = self.attempt.as_mut();
                     let usage = attempt.map(|attempt| std::mem::take(&mut attempt.usage));
+                    self.original = None;
                     self.answer.handle_head(&head, usage.unwrap_or_default());
                 }
                 return;
@@ -225,6 +230,7 @@ impl State {
             EventKind::Start => {
                 self.answer.note_usage(&event);
                 if self.machine.handle_start(now) == Relay::Forward {
+                    self.original = None;
                     self.answer.handle_start(now);
                 }
                 return;
@@ -267,10 +273,15 @@ fn open(link: &iop_net::link::EdgeLink, message: RequestMessage) -> Result<EdgeS
 }
 
 /// The body for this candidate: its name for the target, perhaps the option, the rest as it came.
-fn body(request: &Request, candidate: &Candidate, include_usage: bool) -> Bytes {
-    let call = &request.call;
-    let body = call.routing.rewrite(&call.body, Some(candidate.target.as_str()), include_usage);
-    if body.as_ptr() == call.body.as_ptr() { body } else { request.core.budget.adopt(body) }
+fn body(
+    request: &Request,
+    original: &Original,
+    candidate: &Candidate,
+    include_usage: bool,
+) -> Bytes {
+    let routing = &request.call.routing;
+    let body = routing.rewrite(&original.body, Some(candidate.target.as_str()), include_usage);
+    if body.as_ptr() == original.body.as_ptr() { body } else { request.core.budget.adopt(body) }
 }
 
 fn head(call: &Call, candidate: &Candidate, send: &Send) -> RequestHead {
@@ -287,13 +298,19 @@ fn head(call: &Call, candidate: &Candidate, send: &Send) -> RequestHead {
     }
 }
 
-fn tunnel(call: &Call, candidate: &Candidate, send: &Send, body: &Bytes) -> TunnelRequest {
+fn tunnel(
+    call: &Call,
+    client: &HeaderMap,
+    candidate: &Candidate,
+    send: &Send,
+    body: &Bytes,
+) -> TunnelRequest {
     TunnelRequest {
         head: head(call, candidate, send),
         tunnel_id: TunnelId::from_uuid(Uuid::now_v7()),
         method: call.operation.need.method.to_owned(),
         path_and_query: call.path_and_query.clone(),
-        headers: headers::for_provider(&call.headers, candidate.usage == UsageMode::Exact),
+        headers: headers::for_provider(client, candidate.usage == UsageMode::Exact),
         content_length: Some(body.len() as u64),
     }
 }
@@ -303,10 +320,10 @@ fn run(call: &Call, candidate: &Candidate, send: &Send) -> RunRequest {
 }
 
 /// Reads what kind of answer the Edge must write.
-fn wanted(call: &Call) -> Result<Wanted, BodyError> {
+fn wanted(call: &Call, body: &[u8]) -> Result<Wanted, BodyError> {
     let Some(head) = answer_head(call) else {
         let model = call.routing.model().to_owned();
-        return Ok(Wanted::Embeddings { model, request: EmbeddingsRequest::read(&call.body)? });
+        return Ok(Wanted::Embeddings { model, request: EmbeddingsRequest::read(body)? });
     };
     Ok(match call.is_stream() {
         true => Wanted::Stream { head, usage: call.routing.asks_usage() },

@@ -21,7 +21,7 @@ use super::identity;
 use super::response::ResponseBody;
 use crate::body::{self, Limits};
 use crate::core::Core;
-use crate::relay::{self, Call, Head, RelayBody};
+use crate::relay::{self, Call, Head, Original, RelayBody};
 
 /// One inference operation.
 #[derive(Debug)]
@@ -90,6 +90,7 @@ where
     let waits = parts.headers.contains_key(EXPECT);
     let body = body::read(body, body_limits(core), &core.budget, waits).await?;
     let routing = Routing::read(&body)?;
+    check_model(routing.model())?;
     let receipt = Receipt {
         run_id: identity::run_id(),
         request_id: request_id.clone(),
@@ -100,8 +101,8 @@ where
         form: None,
         received_at: received_at(received),
     };
-    let call = call(operation, receipt, received, parts, body, routing);
-    let attendance = relay::Request::begin(core, call, peer);
+    let (call, original) = call(operation, receipt, received, parts, body, routing);
+    let attendance = relay::Request::begin(core, call, original, peer);
     Ok(match attendance.head().await {
         Head::Whole(response) => response,
         Head::Relayed { status, headers } => {
@@ -120,20 +121,32 @@ fn call(
     parts: Parts,
     body: Bytes,
     routing: Routing,
-) -> Call {
+) -> (Call, Original) {
     let path_and_query =
         parts.uri.path_and_query().map_or(operation.need.path, |target| target.as_str());
-    Call {
+    let call = Call {
         operation,
         session_id: receipt.session_id.clone(),
         receipt,
         received,
         path_and_query: path_and_query.to_owned(),
+        version: parts.version,
         affinity: affinity(&parts.headers),
-        headers: parts.headers,
-        body,
+        body_bytes: body.len(),
         routing,
+    };
+    (call, Original { headers: parts.headers, body })
+}
+
+/// Names go into history, messages and the link; no server has longer ones.
+fn check_model(model: &str) -> Result<(), ErrorAnswer> {
+    const LONGEST: usize = 512;
+    if model.len() <= LONGEST {
+        return Ok(());
     }
+    let bytes = model.len();
+    let message = format!("`model` is {bytes} bytes long: at most {LONGEST} can be a model's name");
+    Err(ErrorAnswer::new(ErrorCode::InvalidRequest, message).about(Some("model")))
 }
 
 fn body_limits(core: &Core) -> Limits {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use iop_testkit::http::{Client, Head};
 use iop_types::{ErrorCode, Failure};
@@ -119,23 +120,28 @@ async fn cors_lets_named_pages_in_and_tells_others_nothing() {
     assert_eq!(head.status, 405);
 }
 
+/// A connection of an HTTP/2 client.
+pub(crate) async fn http_2(world: &World) -> SendRequest<Full<Bytes>> {
+    let socket = TcpStream::connect(world.clients).await.unwrap();
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// A chat for [`http_2`].
+pub(crate) fn post(world: &World, body: &Value) -> hyper::Request<Full<Bytes>> {
+    hyper::Request::post(format!("http://{}{CHAT}", world.clients))
+        .header("authorization", "Bearer edge-token")
+        .body(Full::new(Bytes::from(body.to_string())))
+        .unwrap()
+}
+
 #[tokio::test]
 async fn http_2_clients_are_served_and_see_an_abort_as_an_abort() {
     let (world, mut node) = World::tunnelling("version: 1\n").await;
-    let socket = TcpStream::connect(world.clients).await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
-            .await
-            .unwrap();
-    let connection = tokio::spawn(connection);
-    let request = |body: &Value| {
-        hyper::Request::post(format!("http://{}{CHAT}", world.clients))
-            .header("AUTHORIZATION".to_lowercase(), "Bearer edge-token")
-            .body(Full::new(Bytes::from(body.to_string())))
-            .unwrap()
-    };
+    let mut sender = http_2(&world).await;
     // Served whole.
-    let answer = tokio::spawn(sender.send_request(request(&streamed())));
+    let answer = tokio::spawn(sender.send_request(post(&world, &streamed())));
     let taken = node.next().await;
     assert_eq!(taken.header("authorization"), None);
     taken.stream(&[CONTENT, FINISH, DONE]).await;
@@ -144,7 +150,7 @@ async fn http_2_clients_are_served_and_see_an_abort_as_an_abort() {
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, [CONTENT, FINISH, DONE].concat());
     // Broken off: the stream is reset, the connection lives.
-    let answer = tokio::spawn(sender.send_request(request(&streamed())));
+    let answer = tokio::spawn(sender.send_request(post(&world, &streamed())));
     let mut taken = node.next().await;
     taken.begin_stream().await;
     taken.data(CONTENT).await;
@@ -152,11 +158,10 @@ async fn http_2_clients_are_served_and_see_an_abort_as_an_abort() {
     taken.fail(Failure::new(ErrorCode::ProviderError, "connection reset"));
     assert!(response.into_body().collect().await.is_err());
     // A request that is dropped is a client that left.
-    let answer = tokio::spawn(sender.send_request(request(&json!({ "model": "m" }))));
+    let answer = tokio::spawn(sender.send_request(post(&world, &json!({ "model": "m" }))));
     let taken = node.next().await;
     answer.abort();
     taken.cancelled().await;
     until("nothing is left", async || world.metric("iop_requests_in_flight").await == Some(0.0))
         .await;
-    connection.abort();
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use http_body_util::BodyExt;
 use iop_edge::Timing;
 use iop_testkit::http::Client;
 use iop_wire::v1::CancelReason;
@@ -128,6 +129,7 @@ async fn what_cannot_be_routed_is_refused_with_the_member_at_fault() {
         ("{\"model\":\"m\",\"Model\":\"n\"}", "spell it `model`"),
         ("{\"model\":7}", "`model`"),
         ("{\"model\":\"\"}", "`model`"),
+        (&*json!({ "model": "m".repeat(513) }).to_string(), "513 bytes"),
     ] {
         let mut client = world.client().await;
         client.request("POST", CHAT, &[], body).await.unwrap();
@@ -266,6 +268,58 @@ async fn a_client_that_stops_reading_ends_stalled_and_slows_nobody() {
     idle.head().await.unwrap();
     let (_, end) = idle.body_and_end().await;
     assert!(end.is_err());
+}
+
+#[tokio::test]
+async fn a_deadline_reaches_a_request_whose_client_does_not_read() {
+    const QUICK: &str = "version: 1
+nodes: { box: { providers: { p: { adapter: openai_compat, endpoint: 'http://127.0.0.1:1' } } } }
+routes: { quick: { candidates: [{ node: box, provider: p, target: m }], timeout: 500ms } }
+limits: { client_stall_timeout: 2s }
+";
+    let (world, mut node) = World::tunnelling(QUICK).await;
+    let mut idle = Client::connect_with_small_buffer(world.clients, 4096).await.unwrap();
+    idle.post(CHAT, &json!({ "model": "quick", "stream": true })).await.unwrap();
+    let mut flood = node.next().await;
+    flood.begin_stream().await;
+    while flood.try_data(vec![b'x'; 16 * 1024]).await.is_ok() {}
+    assert_eq!(flood.cancelled().await, CancelReason::Deadline);
+    assert_eq!(world.last_run().await["terminal"]["code"], "deadline_exceeded");
+    world.idle().await;
+}
+
+#[tokio::test]
+async fn a_stalled_http_2_stream_ends_without_the_others_of_its_connection() {
+    let (world, mut node) = World::tunnelling(STALLING).await;
+    let mut sender = crate::http::http_2(&world).await;
+    let idle = tokio::spawn(sender.send_request(crate::http::post(&world, &streamed())));
+    let mut flood = node.next().await;
+    flood.begin_stream().await;
+    let idle = soon("the head", idle).await.unwrap().unwrap();
+    while flood.try_data(vec![b'x'; 16 * 1024]).await.is_ok() {}
+    assert_eq!(flood.cancelled().await, CancelReason::ClientStalled);
+    let other = tokio::spawn(sender.send_request(crate::http::post(&world, &unary())));
+    node.next().await.unary(200, "{}").await;
+    assert_eq!(soon("the answer", other).await.unwrap().unwrap().status(), 200);
+    // Once it reads, it finds that the body broke off.
+    assert!(soon("the end", idle.into_body().collect()).await.is_err());
+    world.idle().await;
+}
+
+#[tokio::test]
+async fn a_prompt_is_let_go_once_its_answer_has_begun() {
+    let (world, mut node) = World::tunnelling("version: 1\n").await;
+    let mut client = world.client().await;
+    let body = json!({ "model": "m", "stream": true, "x": "x".repeat(MIB) }).to_string();
+    client.request("POST", CHAT, &[], &body).await.unwrap();
+    let mut taken = node.next().await;
+    assert!(world.metric("iop_buffered_body_bytes").await.unwrap() >= body.len() as f64);
+    taken.begin_stream().await;
+    client.head().await.unwrap();
+    assert_eq!(world.metric("iop_buffered_body_bytes").await, Some(0.0));
+    taken.data(FINISH).await;
+    taken.end();
+    client.body().await.unwrap();
 }
 
 #[tokio::test]
