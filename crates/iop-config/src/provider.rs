@@ -40,10 +40,12 @@ pub struct Provider {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
     /// How long the provider may be silent before a request ends with `response_stalled`: 1ms … 24h.
+    /// Carried to the Node with every request; the watchdog that acts on it is to come.
     #[serde(default, with = "stall_timeout")]
     #[schemars(schema_with = "schema::duration")]
     pub response_stall_timeout: StallTimeout,
-    /// How long the provider may take to its response head. Absent means no bound of its own.
+    /// How long the provider may take to its response head. Absent means no bound of its own. Acts
+    /// with the watchdog, which is to come.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "duration::optional")]
     #[schemars(schema_with = "schema::duration")]
     pub first_response_timeout: Option<Duration>,
@@ -54,7 +56,8 @@ pub struct Provider {
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// Whether somebody else runs the server and counts every request. Absent: true exactly where
-    /// the endpoint is not on a loopback or private address.
+    /// the endpoint is not on a loopback or private address. Acts with health probes, which are to
+    /// come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosted: Option<bool>,
     /// How token counts of streams are obtained.
