@@ -236,3 +236,130 @@ impl Drop for Held {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use futures_util::poll;
+    use iop_admission::{Config, Need, QueueLimits, RouteSettings};
+    use iop_types::{
+        AdapterType, Capabilities, ErrorCode, Generation, ProviderRevision, ProviderState,
+        ProviderStatus, RunKind,
+    };
+
+    use super::*;
+
+    const REQUEST: Request<'static> = Request {
+        model: "m",
+        need: Need { method: "POST", path: "/v1/chat/completions", run: Some(RunKind::Chat) },
+        affinity: None,
+    };
+
+    /// A desk with one provider that takes one call at a time.
+    fn desk() -> Arc<Desk> {
+        let queue = QueueLimits { timeout: Duration::from_secs(30), ..QueueLimits::default() };
+        let discovered = RouteSettings { queue, ..RouteSettings::default() };
+        let config = Config { discovered, ..Config::default() };
+        let desk = Desk::new(Admission::new(crate::now(), config).unwrap());
+        let status = ProviderStatus {
+            provider: "p".into(),
+            adapter: AdapterType::Mock,
+            state: ProviderState::Ready,
+            reason: String::new(),
+            targets: vec!["m".into()],
+            loaded: Vec::new(),
+            capacity: 1,
+            in_use: 0,
+            zombies: 0,
+            queued: None,
+            revision: ProviderRevision(1),
+            capabilities: Capabilities { runs: vec![RunKind::Chat], ..Capabilities::default() },
+        };
+        desk.tell(|admission, now| {
+            admission.handle_ready(now, &"box".into(), Generation(1), vec![status]);
+        });
+        desk
+    }
+
+    fn granted(desk: &Arc<Desk>) -> Held {
+        match desk.ask(&REQUEST).unwrap().1 {
+            Standing::Granted(held) => held,
+            Standing::Waiting(_) => panic!("it waits"),
+        }
+    }
+
+    fn waiting(desk: &Arc<Desk>) -> Queued {
+        match desk.ask(&REQUEST).unwrap().1 {
+            Standing::Waiting(queued) => queued,
+            Standing::Granted(_) => panic!("it was granted"),
+        }
+    }
+
+    /// Permits out and requests waiting.
+    fn counts(desk: &Desk) -> (u32, usize) {
+        let gauges = desk.tell(|admission, now| admission.gauges(now));
+        (gauges.in_flight, gauges.waiting)
+    }
+
+    #[tokio::test]
+    async fn a_permit_that_is_dropped_goes_to_whoever_waits() {
+        let desk = desk();
+        let held = granted(&desk);
+        let mut next = waiting(&desk);
+        assert!(poll!(poll_fn(|cx| next.poll(cx))).is_pending());
+        let task = tokio::spawn(async move { poll_fn(|cx| next.poll(cx)).await });
+        tokio::task::yield_now().await;
+        drop(held);
+        let held = task.await.unwrap().unwrap();
+        assert_eq!(counts(&desk), (1, 0));
+        drop(held);
+        assert_eq!(counts(&desk), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_leaves_the_queue_leaves_nothing_granted_or_not() {
+        let desk = desk();
+        let held = granted(&desk);
+        let first = waiting(&desk);
+        let second = waiting(&desk);
+        assert_eq!(counts(&desk), (1, 2));
+        drop(first);
+        assert_eq!(counts(&desk), (1, 1));
+        // The second is granted and leaves before it has looked.
+        drop(held);
+        assert_eq!(counts(&desk), (1, 0));
+        drop(second);
+        assert_eq!(counts(&desk), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_too_long_is_ended_by_the_desks_own_timer() {
+        let desk = desk();
+        let held = granted(&desk);
+        let keeper = Arc::clone(&desk);
+        let keeping = tokio::spawn(async move { keeper.keep_time().await });
+        let mut queued = waiting(&desk);
+        let began = crate::now();
+        let refused = poll_fn(|cx| queued.poll(cx)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::QueueTimeout);
+        assert!(crate::now() - began >= Duration::from_secs(30));
+        assert_eq!(counts(&desk), (1, 0));
+        drop(held);
+        keeping.abort();
+    }
+
+    #[tokio::test]
+    async fn a_requeued_request_waits_until_its_provider_reports() {
+        let desk = desk();
+        let Ok(Standing::Waiting(mut queued)) = granted(&desk).requeue(Requeue::CapacityExceeded)
+        else {
+            panic!("the provider counts as full")
+        };
+        assert!(poll!(poll_fn(|cx| queued.poll(cx))).is_pending());
+        assert_eq!(counts(&desk), (0, 1));
+        drop(queued);
+        assert_eq!(counts(&desk), (0, 0));
+    }
+}

@@ -21,69 +21,32 @@
 
 mod answer;
 mod attempt;
-mod body;
+mod call;
+mod client;
 mod passage;
+mod state;
 mod translation;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Version};
+use http::Version;
 use http_body::Frame;
-use iop_admission::AffinityKey;
-use iop_dialect::splice::Routing;
-use iop_dispatch::{ClientIdle, Deadlines, Dispatch, IdleRule, Output, Spec};
+use iop_dispatch::{Deadlines, IdleRule, Spec};
 use iop_net::accept::Peer;
-use iop_store::Receipt;
-use iop_types::{Requeue, SessionId};
 
-use self::answer::Answer;
 pub(crate) use self::answer::Head;
-use self::attempt::Attempt;
-pub(crate) use self::body::RelayBody;
-use crate::admit::{Held, Queued, Standing};
+pub(crate) use self::call::{Call, Original};
+pub(crate) use self::client::{Attendance, RelayBody};
+use self::state::State;
 use crate::core::Core;
-use crate::history;
-use crate::surface::openai::Operation;
-use crate::timer::Timer;
 
 /// The body of a relayed answer ended without its regular end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the answer broke off")]
 pub(crate) struct Broken;
-
-/// What a client asked for, read once.
-pub(crate) struct Call {
-    /// The operation of the surface.
-    pub(crate) operation: &'static Operation,
-    /// What history was told at receipt.
-    pub(crate) receipt: Receipt,
-    /// When it was received.
-    pub(crate) received: Instant,
-    /// Correlation value, echoed.
-    pub(crate) session_id: Option<SessionId>,
-    /// Path and query as the client sent them.
-    pub(crate) path_and_query: String,
-    /// HTTP version in which the client speaks.
-    pub(crate) version: Version,
-    /// What routing needs of the body.
-    pub(crate) routing: Routing,
-    /// Length of the body.
-    pub(crate) body_bytes: usize,
-    /// Ties calls with a common prefix to one provider.
-    pub(crate) affinity: Option<AffinityKey>,
-}
-
-/// What may have to be sent more than once; let go as soon as it cannot be any more, because a stream
-/// may live long.
-pub(crate) struct Original {
-    /// Headers as the client sent them.
-    pub(crate) headers: HeaderMap,
-    /// The body as the client sent it.
-    pub(crate) body: Bytes,
-}
 
 /// One request.
 pub(crate) struct Request {
@@ -91,38 +54,6 @@ pub(crate) struct Request {
     call: Call,
     peer: Peer,
     state: Mutex<State>,
-}
-
-struct State {
-    machine: Dispatch,
-    seat: Seat,
-    original: Option<Original>,
-    attempt: Option<Attempt>,
-    answer: Answer,
-    timer: Timer,
-    client: Client,
-    /// Whether it left the table of live requests.
-    has_left: bool,
-    /// Whether its client has all of the answer and only the provider's end is still to come.
-    is_served: bool,
-    /// Whether a task drives it on because its client does not.
-    has_farewell: bool,
-}
-
-/// What the request holds of admission.
-enum Seat {
-    Nowhere,
-    Queued(Queued),
-    Held(Held),
-}
-
-/// The client's side of it.
-struct Client {
-    idle: ClientIdle,
-    /// Bytes that were handed over last and are not known to be accepted.
-    handed: u64,
-    /// Whoever polls on the client's behalf.
-    waker: Option<Waker>,
 }
 
 impl Request {
@@ -154,18 +85,7 @@ impl Request {
             core: Arc::clone(core),
             call,
             peer,
-            state: Mutex::new(State {
-                machine: Dispatch::new(spec),
-                seat: Seat::Nowhere,
-                original: Some(original),
-                attempt: None,
-                answer: Answer::default(),
-                timer: Timer::default(),
-                client: Client { idle: ClientIdle::new(rule), handed: 0, waker: None },
-                has_left: false,
-                is_served: false,
-                has_farewell: false,
-            }),
+            state: Mutex::new(State::new(spec, rule, original)),
         });
         core.live.enter(run_id, &request);
         request.with(|state, now| {
@@ -225,7 +145,7 @@ impl Request {
             if state.machine.outcome().is_some() {
                 return false;
             }
-            let has_stalled = state.client.idle.is_stalled(now);
+            let has_stalled = state.client.is_stalled(now);
             if has_stalled {
                 state.machine.handle_client_stalled(now);
             }
@@ -253,7 +173,7 @@ impl Request {
 
     fn handle_client_gone(self: &Arc<Self>) {
         self.with(|state, now| {
-            state.client.waker = None;
+            state.client.handle_gone();
             if state.machine.outcome().is_some() {
                 return;
             }
@@ -293,171 +213,5 @@ impl Request {
             );
         }
         result
-    }
-}
-
-impl Call {
-    /// Says whether the client wants its answer piece by piece; vectors come whole whatever it says.
-    fn is_stream(&self) -> bool {
-        self.operation.text.is_some() && self.routing.is_stream()
-    }
-}
-
-impl State {
-    /// Goes one step on; pending when nothing can be done before something happens.
-    fn advance(&mut self, request: &Request, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        if let Seat::Queued(queued) = &mut self.seat
-            && let Poll::Ready(settled) = queued.poll(cx)
-        {
-            self.seat = Seat::Nowhere;
-            self.stand(request, now, settled.map(Standing::Granted));
-            self.follow(request, now);
-            return Poll::Ready(());
-        }
-        if let Some(attempt) = &mut self.attempt
-            && let Poll::Ready(answer) = attempt.poll(cx)
-        {
-            self.handle_answer(request, now, answer);
-            self.follow(request, now);
-            return Poll::Ready(());
-        }
-        self.poll_timer(request, now, cx)
-    }
-
-    fn poll_timer(&mut self, request: &Request, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let keep_alive = self.answer.keep_alive_at(request.core.timing.keep_alive);
-        let due = self.machine.poll_timeout().into_iter().chain(keep_alive).min();
-        let reached = std::task::ready!(self.timer.poll(due, cx));
-        let now = now.max(reached);
-        self.answer.handle_time(now, request.core.timing.keep_alive);
-        self.machine.handle_timeout(now);
-        self.follow(request, now);
-        Poll::Ready(())
-    }
-
-    /// Takes in what admission said.
-    fn stand(
-        &mut self,
-        request: &Request,
-        now: Instant,
-        standing: Result<Standing, iop_admission::Refused>,
-    ) {
-        match standing {
-            Ok(Standing::Granted(held)) => {
-                let grant = attempt::grant(&request.call, held.candidate());
-                self.seat = Seat::Held(held);
-                self.machine.handle_granted(now, grant);
-            }
-            Ok(Standing::Waiting(queued)) => self.seat = Seat::Queued(queued),
-            Err(refused) => self.machine.handle_refused(now, refused.failure()),
-        }
-    }
-
-    /// Does what the machine says.
-    fn follow(&mut self, request: &Request, now: Instant) {
-        while let Some(output) = self.machine.poll_output() {
-            match output {
-                Output::Send(send) => self.send(request, now, &send),
-                Output::Cancel(cause) => {
-                    if let Some(attempt) = &mut self.attempt {
-                        attempt.cancel(cause);
-                    }
-                }
-                Output::LeaveQueue => self.seat = Seat::Nowhere,
-                Output::Requeue(cause) => self.requeue(request, now, cause),
-                Output::Release => {
-                    self.attempt = None;
-                    self.seat = Seat::Nowhere;
-                }
-                Output::RememberUsageRefusal => {
-                    if let Seat::Held(held) = &self.seat {
-                        held.remember_usage_refused();
-                    }
-                }
-                Output::Finish(finish) => self.finish(request, now, finish),
-            }
-        }
-        if self.machine.is_over() && !std::mem::replace(&mut self.has_left, true) {
-            request.core.live.leave(request.call.receipt.run_id);
-        }
-    }
-
-    fn requeue(&mut self, request: &Request, now: Instant, cause: Requeue) {
-        self.attempt = None;
-        request.core.metrics.count_requeue(cause.as_str());
-        if let Seat::Held(held) = std::mem::replace(&mut self.seat, Seat::Nowhere) {
-            self.stand(request, now, held.requeue(cause));
-        }
-    }
-
-    /// The request is over for its client.
-    fn finish(&mut self, request: &Request, now: Instant, finish: iop_dispatch::Finish) {
-        let usage = self.answer.finish(request, now, finish.client);
-        let core = &request.core;
-        let receipt = &request.call.receipt;
-        let outcome = finish.outcome.failure().map_or("ok", |failure| failure.code.as_str());
-        let age = now.saturating_duration_since(request.call.received);
-        core.metrics.count_request(request.call.operation.name, outcome, age);
-        for attempt in self.machine.attempts() {
-            let end = attempt.end.as_ref().map_or("", iop_dispatch::AttemptEnd::as_str);
-            core.metrics.count_attempt(attempt.grant.form.as_str(), end);
-        }
-        if let Some(first) = self.machine.attempts().first() {
-            core.metrics.observe_queue_wait(first.sent_at);
-        }
-        if let Some(at) = self.machine.attempts().last().and_then(|last| last.first_token_at) {
-            core.metrics.observe_first_token(at);
-        }
-        if let Some((usage, source)) = usage {
-            core.metrics.count_tokens(source, usage);
-        }
-        let ended = history::ended(&self.machine, &finish.outcome, usage);
-        core.history.ended(receipt.clone(), ended);
-    }
-}
-
-impl Client {
-    /// Bytes were handed over: the ones before them have found room.
-    fn handle_handed(&mut self, now: Instant, bytes: usize) {
-        self.idle.handle_accepted(now, std::mem::replace(&mut self.handed, bytes as u64), true);
-    }
-
-    /// More was asked for than there is: all that was handed over has found room.
-    fn handle_caught_up(&mut self, now: Instant) {
-        self.idle.handle_accepted(now, std::mem::take(&mut self.handed), false);
-    }
-
-    fn note(&mut self, cx: &Context<'_>) {
-        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            self.waker = Some(cx.waker().clone());
-        }
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = &self.waker {
-            waker.wake_by_ref();
-        }
-    }
-}
-
-/// The client's presence: held by the handler, then by the response body. Dropping it means that the
-/// client is gone.
-pub(crate) struct Attendance(Arc<Request>);
-
-impl Attendance {
-    /// Waits for the head of the answer.
-    pub(crate) async fn head(&self) -> Head {
-        std::future::poll_fn(|cx| self.0.poll_head(cx)).await
-    }
-
-    /// As [`Request::poll_frame`].
-    fn poll_frame(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        self.0.poll_frame(cx)
-    }
-}
-
-impl Drop for Attendance {
-    fn drop(&mut self) {
-        self.0.handle_client_gone();
     }
 }

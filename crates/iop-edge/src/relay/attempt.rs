@@ -19,8 +19,9 @@ use uuid::Uuid;
 
 use super::answer::too_large;
 use super::passage::{Estimate, UsageChunk};
+use super::state::{Seat, State};
 use super::translation::{Translation, Wanted};
-use super::{Call, Original, Request, Seat, State};
+use super::{Call, Original, Request};
 use crate::bridge::{self, Step};
 use crate::surface::headers;
 

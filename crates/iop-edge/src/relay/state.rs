@@ -1,0 +1,175 @@
+//! What changes about a request, and the steps that change it.
+
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use iop_admission::Refused;
+use iop_dispatch::{AttemptEnd, Dispatch, Finish, IdleRule, Output, Spec};
+use iop_types::Requeue;
+
+use super::Request;
+use super::answer::Answer;
+use super::attempt::{self, Attempt};
+use super::call::Original;
+use super::client::Client;
+use crate::admit::{Held, Queued, Standing};
+use crate::history;
+use crate::timer::Timer;
+
+/// Everything about a request that changes.
+pub(super) struct State {
+    pub(super) machine: Dispatch,
+    pub(super) seat: Seat,
+    pub(super) original: Option<Original>,
+    pub(super) attempt: Option<Attempt>,
+    pub(super) answer: Answer,
+    pub(super) timer: Timer,
+    pub(super) client: Client,
+    /// Whether it left the table of live requests.
+    pub(super) has_left: bool,
+    /// Whether its client has all of the answer and only the provider's end is still to come.
+    pub(super) is_served: bool,
+    /// Whether a task drives it on because its client does not.
+    pub(super) has_farewell: bool,
+}
+
+/// What the request holds of admission.
+pub(super) enum Seat {
+    Nowhere,
+    Queued(Queued),
+    Held(Held),
+}
+
+impl State {
+    /// A request that has not asked for capacity yet.
+    pub(super) fn new(spec: Spec, rule: IdleRule, original: Original) -> Self {
+        Self {
+            machine: Dispatch::new(spec),
+            seat: Seat::Nowhere,
+            original: Some(original),
+            attempt: None,
+            answer: Answer::default(),
+            timer: Timer::default(),
+            client: Client::new(rule),
+            has_left: false,
+            is_served: false,
+            has_farewell: false,
+        }
+    }
+
+    /// Goes one step on; pending when nothing can be done before something happens.
+    pub(super) fn advance(
+        &mut self,
+        request: &Request,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if let Seat::Queued(queued) = &mut self.seat
+            && let Poll::Ready(settled) = queued.poll(cx)
+        {
+            self.seat = Seat::Nowhere;
+            self.stand(request, now, settled.map(Standing::Granted));
+            self.follow(request, now);
+            return Poll::Ready(());
+        }
+        if let Some(attempt) = &mut self.attempt
+            && let Poll::Ready(answer) = attempt.poll(cx)
+        {
+            self.handle_answer(request, now, answer);
+            self.follow(request, now);
+            return Poll::Ready(());
+        }
+        self.poll_timer(request, now, cx)
+    }
+
+    fn poll_timer(&mut self, request: &Request, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let keep_alive = self.answer.keep_alive_at(request.core.timing.keep_alive);
+        let due = self.machine.poll_timeout().into_iter().chain(keep_alive).min();
+        let reached = ready!(self.timer.poll(due, cx));
+        let now = now.max(reached);
+        self.answer.handle_time(now, request.core.timing.keep_alive);
+        self.machine.handle_timeout(now);
+        self.follow(request, now);
+        Poll::Ready(())
+    }
+
+    /// Takes in what admission said.
+    pub(super) fn stand(
+        &mut self,
+        request: &Request,
+        now: Instant,
+        standing: Result<Standing, Refused>,
+    ) {
+        match standing {
+            Ok(Standing::Granted(held)) => {
+                let grant = attempt::grant(&request.call, held.candidate());
+                self.seat = Seat::Held(held);
+                self.machine.handle_granted(now, grant);
+            }
+            Ok(Standing::Waiting(queued)) => self.seat = Seat::Queued(queued),
+            Err(refused) => self.machine.handle_refused(now, refused.failure()),
+        }
+    }
+
+    /// Does what the machine says.
+    pub(super) fn follow(&mut self, request: &Request, now: Instant) {
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Send(send) => self.send(request, now, &send),
+                Output::Cancel(cause) => {
+                    if let Some(attempt) = &mut self.attempt {
+                        attempt.cancel(cause);
+                    }
+                }
+                Output::LeaveQueue => self.seat = Seat::Nowhere,
+                Output::Requeue(cause) => self.requeue(request, now, cause),
+                Output::Release => {
+                    self.attempt = None;
+                    self.seat = Seat::Nowhere;
+                }
+                Output::RememberUsageRefusal => {
+                    if let Seat::Held(held) = &self.seat {
+                        held.remember_usage_refused();
+                    }
+                }
+                Output::Finish(finish) => self.finish(request, now, finish),
+            }
+        }
+        if self.machine.is_over() && !std::mem::replace(&mut self.has_left, true) {
+            request.core.live.leave(request.call.receipt.run_id);
+        }
+    }
+
+    fn requeue(&mut self, request: &Request, now: Instant, cause: Requeue) {
+        self.attempt = None;
+        request.core.metrics.count_requeue(cause.as_str());
+        if let Seat::Held(held) = std::mem::replace(&mut self.seat, Seat::Nowhere) {
+            self.stand(request, now, held.requeue(cause));
+        }
+    }
+
+    /// The request is over for its client.
+    fn finish(&mut self, request: &Request, now: Instant, finish: Finish) {
+        let usage = self.answer.finish(request, now, finish.client);
+        let core = &request.core;
+        let receipt = &request.call.receipt;
+        let outcome = finish.outcome.failure().map_or("ok", |failure| failure.code.as_str());
+        let age = now.saturating_duration_since(request.call.received);
+        core.metrics.count_request(request.call.operation.name, outcome, age);
+        for attempt in self.machine.attempts() {
+            let end = attempt.end.as_ref().map_or("", AttemptEnd::as_str);
+            core.metrics.count_attempt(attempt.grant.form.as_str(), end);
+        }
+        if let Some(first) = self.machine.attempts().first() {
+            core.metrics.observe_queue_wait(first.sent_at);
+        }
+        if let Some(at) = self.machine.attempts().last().and_then(|last| last.first_token_at) {
+            core.metrics.observe_first_token(at);
+        }
+        if let Some((usage, source)) = usage {
+            core.metrics.count_tokens(source, usage);
+        }
+        let ended = history::ended(&self.machine, &finish.outcome, usage);
+        core.history.ended(receipt.clone(), ended);
+    }
+}
