@@ -10,7 +10,7 @@
 //!
 //! Busy is not dead: a server that is evaluating a long prompt may answer no look for a while, so a
 //! call in use outweighs a look that timed out. What is decided here is pure; the looking itself is
-//! in [`crate::watch`].
+//! in `watch.rs`.
 
 use std::collections::BTreeMap;
 

@@ -25,7 +25,7 @@ use uuid::Uuid;
 const BOUND: Duration = Duration::from_secs(15);
 
 /// A scripted Edge and the Node that dials it.
-pub struct Rig {
+pub(crate) struct Rig {
     pub edge: Arc<Edge>,
     pub node: Node,
     wire: Wire,
@@ -61,14 +61,14 @@ impl Wire {
 }
 
 /// What the Edge has seen.
-pub struct Edge {
+pub(crate) struct Edge {
     config: v1::NodeConfig,
     seen: watch::Sender<Seen>,
     links: Mutex<Vec<EdgeLink>>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub generations: Vec<Generation>,
     pub closed: Vec<(Generation, CloseReason)>,
     pub providers: BTreeMap<String, v1::ProviderStatus>,
@@ -76,13 +76,13 @@ pub struct Seen {
 
 impl Rig {
     /// Starts both; the Node is given `providers` and `secrets`.
-    pub async fn start(providers: Vec<v1::ProviderConfig>, secrets: Secrets) -> Self {
+    pub(crate) async fn start(providers: Vec<v1::ProviderConfig>, secrets: Secrets) -> Self {
         let config = v1::NodeConfig { revision: 1, providers, discover: false };
         Self::with(config, secrets, Vec::new()).await
     }
 
     /// Starts both.
-    pub async fn with(
+    pub(crate) async fn with(
         config: v1::NodeConfig,
         secrets: Secrets,
         local_servers: Vec<LocalServer>,
@@ -118,7 +118,7 @@ impl Rig {
     }
 
     /// Waits until a provider is in this state.
-    pub async fn wait_for_state(
+    pub(crate) async fn wait_for_state(
         &self,
         provider: &str,
         state: v1::ProviderState,
@@ -130,7 +130,7 @@ impl Rig {
     }
 
     /// Waits until the Edge has seen something.
-    pub async fn wait_until(&self, is_so: impl FnMut(&Seen) -> bool) -> Seen {
+    pub(crate) async fn wait_until(&self, is_so: impl FnMut(&Seen) -> bool) -> Seen {
         let mut seen = self.edge.seen.subscribe();
         let waited = tokio::time::timeout(BOUND, seen.wait_for(is_so)).await;
         match waited {
@@ -142,12 +142,12 @@ impl Rig {
     }
 
     /// Cuts the connection between Node and Edge; the next dial gets a new one.
-    pub fn cut_wire(&self) {
+    pub(crate) fn cut_wire(&self) {
         self.wire.cut.notify_waiters();
     }
 
     /// Sends a request on the newest link, body included.
-    pub fn send(&self, message: RequestMessage, body: &str) -> EdgeStream {
+    pub(crate) fn send(&self, message: RequestMessage, body: &str) -> EdgeStream {
         let link = self.edge.links.lock().unwrap().last().expect("a node has linked").clone();
         let mut stream = link.open(message).unwrap();
         stream.queue_body(Bytes::copy_from_slice(body.as_bytes()), true);
@@ -188,7 +188,7 @@ impl EdgeHost for Edge {
 }
 
 /// A provider's entry with everything else at its default.
-pub fn provider(key: &str, adapter: &str, endpoint: &str) -> v1::ProviderConfig {
+pub(crate) fn provider(key: &str, adapter: &str, endpoint: &str) -> v1::ProviderConfig {
     v1::ProviderConfig {
         key: key.to_owned(),
         adapter: adapter.to_owned(),
@@ -200,7 +200,7 @@ pub fn provider(key: &str, adapter: &str, endpoint: &str) -> v1::ProviderConfig 
 }
 
 /// The head of a new run.
-pub fn head(provider: &str, target: &str) -> v1::RequestHead {
+pub(crate) fn head(provider: &str, target: &str) -> v1::RequestHead {
     v1::RequestHead {
         run_id: Bytes::copy_from_slice(RunId::from_uuid(Uuid::new_v4()).as_bytes()),
         attempt: 1,
@@ -212,12 +212,12 @@ pub fn head(provider: &str, target: &str) -> v1::RequestHead {
 }
 
 /// A chat as a normalized run.
-pub fn run(head: v1::RequestHead) -> RequestMessage {
+pub(crate) fn run(head: v1::RequestHead) -> RequestMessage {
     RequestMessage::Run(v1::RunRequest { head: Some(head), kind: v1::RunKind::Chat.into() })
 }
 
 /// A chat as a tunnel.
-pub fn tunnel(head: v1::RequestHead) -> RequestMessage {
+pub(crate) fn tunnel(head: v1::RequestHead) -> RequestMessage {
     RequestMessage::Tunnel(v1::ProviderTunnelRequest {
         head: Some(head),
         tunnel_id: Bytes::copy_from_slice(Uuid::new_v4().as_bytes()),
@@ -228,7 +228,7 @@ pub fn tunnel(head: v1::RequestHead) -> RequestMessage {
 }
 
 /// Everything that a stream yields up to its terminal.
-pub async fn all(mut stream: EdgeStream) -> Vec<Answer> {
+pub(crate) async fn all(mut stream: EdgeStream) -> Vec<Answer> {
     let mut answers = Vec::new();
     loop {
         let answer = tokio::time::timeout(BOUND, stream.recv()).await;
@@ -242,7 +242,7 @@ pub async fn all(mut stream: EdgeStream) -> Vec<Answer> {
 }
 
 /// Says whether an answer ends its stream.
-pub fn is_terminal(answer: &Answer) -> bool {
+pub(crate) fn is_terminal(answer: &Answer) -> bool {
     use v1::provider_tunnel_frame::Kind as Frame;
     use v1::run_event::Kind as Event;
     match answer {
@@ -256,7 +256,7 @@ pub fn is_terminal(answer: &Answer) -> bool {
 }
 
 /// The reason of a stream that was refused before it began; panics on anything else.
-pub async fn refusal(stream: EdgeStream) -> v1::RefusalReason {
+pub(crate) async fn refusal(stream: EdgeStream) -> v1::RefusalReason {
     let answers = all(stream).await;
     assert_eq!(answers.len(), 1, "a refusal comes alone: {answers:?}");
     let refused = match answers.into_iter().next() {
