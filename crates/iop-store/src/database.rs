@@ -14,7 +14,7 @@ use crate::sql::whole;
 /// notices in between that it is to stop.
 const BUSY: Duration = Duration::from_millis(200);
 /// How long a reader waits: somebody looks at a screen.
-const READ_BUSY: Duration = Duration::from_secs(2);
+pub(crate) const READ_BUSY: Duration = Duration::from_secs(2);
 
 /// The tables of one kind of history.
 pub(crate) trait Schema {

@@ -20,6 +20,8 @@ use crate::writer::{self, Table};
 const FILE: &str = "history.db";
 /// Reads at once; each takes a blocking thread and the page cache.
 const READERS: usize = 2;
+/// How long a read waits for a file that the writer is about to open: as long as it waits for a lock.
+const OPENING: Duration = database::READ_BUSY;
 
 /// A queue and what becomes of its rows. The last owner to go closes it.
 #[derive(Debug)]
@@ -99,8 +101,11 @@ impl<R: Send + 'static> Handle<R> {
             return Err(ReadError { reason });
         };
         let permit = Arc::clone(&self.readers).acquire_owned().await;
+        let queue = Arc::clone(&self.queue);
         off_thread(move || {
             let _permit = permit;
+            // A file that is still being made has no tables; a read that comes too late fails then.
+            queue.wait_until_opened(OPENING);
             let connection = database::open_to_read(&file)?;
             read(&connection)
         })

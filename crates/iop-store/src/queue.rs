@@ -33,6 +33,8 @@ struct State<R> {
     taken: usize,
     /// Somebody waits for everything to be written: rows do not wait for company.
     flushing: usize,
+    /// Whether the writer has opened the file, or failed to: before that there may be no tables.
+    is_opened: bool,
     stage: Stage,
     health: Health,
 }
@@ -55,6 +57,7 @@ impl<R> Queue<R> {
                 waiting: VecDeque::new(),
                 taken: 0,
                 flushing: 0,
+                is_opened: false,
                 stage: Stage::Open,
                 health: Health::default(),
             }),
@@ -132,6 +135,22 @@ impl<R> Queue<R> {
         self.lock().health.degraded = None;
     }
 
+    /// Notes that the writer has opened the file, or failed to.
+    pub(crate) fn opened(&self) {
+        self.lock().is_opened = true;
+        self.settled.notify_all();
+    }
+
+    /// Waits until the writer has opened the file, or failed to; false when that takes too long.
+    pub(crate) fn wait_until_opened(&self, within: Duration) -> bool {
+        let state = self.lock();
+        let (state, _) = self
+            .settled
+            .wait_timeout_while(state, within, |state| !state.is_opened)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.is_opened
+    }
+
     /// Notes where a broken file was put.
     pub(crate) fn set_aside(&self, path: PathBuf) {
         self.lock().health.set_aside = Some(path);
@@ -206,6 +225,16 @@ impl<R> State<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_reads_waits_for_the_file_to_be_opened_and_no_longer_than_that() {
+        let queue = std::sync::Arc::new(Queue::<()>::new(2));
+        assert!(!queue.wait_until_opened(Duration::ZERO));
+        let opener = std::sync::Arc::clone(&queue);
+        let opening = std::thread::spawn(move || opener.opened());
+        assert!(queue.wait_until_opened(Duration::from_secs(20)));
+        opening.join().unwrap();
+    }
 
     #[test]
     fn a_full_queue_drops_and_says_so_without_waiting() {

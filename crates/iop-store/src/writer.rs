@@ -77,6 +77,7 @@ impl<T: Table> Writer<T> {
                 let _ = self.mend(&error);
             }
         }
+        self.queue.opened();
         while let Some(batch) = self.queue.take() {
             while let Err(error) = self.write(&batch) {
                 let pause = self.mend(&error);
