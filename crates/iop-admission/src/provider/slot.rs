@@ -371,7 +371,10 @@ impl Slot {
         wait_for_node: Duration,
         shortage: &mut Shortage,
     ) -> Option<Form> {
-        let form = self.capabilities().map(|capabilities| need.form(capabilities));
+        // One that could not even be set up says nothing of what it could do: it is not ready,
+        // rather than unable.
+        let says = |known: &&Capabilities| self.is_ready() || **known != Capabilities::default();
+        let form = self.capabilities().filter(says).map(|capabilities| need.form(capabilities));
         if form == Some(None) {
             shortage.unsuited += 1;
             return None;

@@ -1,7 +1,7 @@
 //! Who waits, for how long, and who is next.
 
 use iop_admission::{Entry, Refused, RouteSettings};
-use iop_types::{ErrorCode, ProviderState, Requeue};
+use iop_types::{Capabilities, ErrorCode, ProviderState, ProviderStatus, Requeue};
 
 use crate::edge::{CHAT, EMBEDDINGS, Edge, SECOND, candidate, config, in_state, provider, route};
 
@@ -314,6 +314,19 @@ fn a_provider_that_failed_is_not_waited_for() {
     let mut edge = Edge::with(&[provider("p", 1, &["m"])]);
     edge.status("n", 1, in_state(provider("p", 1, &[]), ProviderState::Failed));
     assert_eq!(edge.refusal("m").to_string(), "no provider is ready for `m`: 1 of 1 failed");
+}
+
+#[test]
+fn a_provider_that_could_not_be_set_up_has_failed_and_is_not_called_unable() {
+    let broken = ProviderStatus {
+        capabilities: Capabilities::default(),
+        ..in_state(provider("p", 1, &[]), ProviderState::Failed)
+    };
+    let mut edge = Edge::new(config(&[route("chat", &[candidate("p", "m")])]));
+    edge.ready("n", 1, &[broken]);
+    let refused = edge.ask("chat", CHAT).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::NoReadyProvider);
+    assert_eq!(refused.to_string(), "no provider is ready for `chat`: 1 of 1 failed");
 }
 
 #[test]
