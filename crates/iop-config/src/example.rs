@@ -26,13 +26,12 @@ nodes:
     # discover: true                # absent: exactly where `providers` is absent
     providers:
       ollama:
-        adapter: ollama             # mock | openai_compat | ollama | vllm
+        adapter: openai_compat      # or mock; ollama and vllm are to come
         endpoint: http://127.0.0.1:11434
         targets: ["*"]              # or a list of names
-        max_concurrency: {ollama}
-        context_size: 8192          # ollama only; wins over the request
-        keep_alive: 30m             # ollama only; wins over the request
+        max_concurrency: {ollama}          # absent: the adapter's, see the end of this file
         response_stall_timeout: {stall}
+        # Only for adapter ollama, both win over the request: context_size: 8192, keep_alive: 30m
       lab:
         adapter: openai_compat
         endpoint: http://127.0.0.1:8000
@@ -52,8 +51,8 @@ routes:
     # timeout: 10m                  # absent: no bound on a whole request
     queue: {{ max_waiting: {waiting}, timeout: {queue}, wait_for_node: {away} }}
     usage: exact
-    hold_head: {hold}
-    recovery: full                  # off | connect_only | full
+    hold_head: {hold}                  # acts with recovery
+    recovery: full                  # off | connect_only | full; to come
 discovered_routes: true
 
 limits:

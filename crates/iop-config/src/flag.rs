@@ -71,7 +71,9 @@ pub enum FlagError {
     )]
     Provider,
     /// No such adapter.
-    #[error("no adapter `{adapter}`: write one of mock, openai_compat, ollama, vllm")]
+    #[error(
+        "no adapter `{adapter}`: write openai_compat, which ollama and vllm are served by too, or mock"
+    )]
     Adapter {
         /// What was written.
         adapter: String,

@@ -17,7 +17,8 @@ use crate::{duration, schema};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Provider {
-    /// Dialect of the server.
+    /// Dialect of the server. Ollama and vLLM are served by `openai_compat`; adapters of their own
+    /// are to come, and a provider that names one is not ready.
     #[schemars(schema_with = "schema::adapter")]
     pub adapter: AdapterType,
     /// Base URL of the server, as the Node reaches it. Required for all adapters but `mock`.
@@ -32,11 +33,11 @@ pub struct Provider {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<NonZeroU32>,
     /// Context length in tokens that is forced on every request; wins over the request. Only for
-    /// `ollama`; 0 or absent leaves the request's.
+    /// `ollama`, which is to come; 0 or absent leaves the request's.
     #[serde(default)]
     pub context_size: u32,
     /// How long the server keeps a model loaded, in its own words (`5m`, `-1`); wins over the
-    /// request. Only for `ollama`; absent leaves the request's.
+    /// request. Only for `ollama`, which is to come; absent leaves the request's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
     /// How long the provider may be silent before a request ends with `response_stalled`: 1ms … 24h.

@@ -30,12 +30,13 @@ pub struct Route {
     #[schemars(schema_with = "schema::usage")]
     pub usage: UsageMode,
     /// How long the head of a stream is held back until its first progress, so that an early
-    /// failure can still be retried. 0 means not at all.
+    /// failure can still be retried. 0 means not at all. Acts with recovery, which is to come.
     #[serde(default = "default_hold_head", with = "duration::text")]
     #[schemars(schema_with = "schema::duration")]
     pub hold_head: Duration,
     /// Which failures may be tried again, while no byte of the response has reached the client. A
-    /// request that may have reached a provider can then be executed twice.
+    /// request that may have reached a provider can then be executed twice. Recovery is to come:
+    /// no failure is tried again yet.
     #[serde(default)]
     #[schemars(schema_with = "schema::recovery")]
     pub recovery: Recovery,
