@@ -10,20 +10,25 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use iop_config::{EdgeOverlay, ProviderFlag, SecretFlag};
 
+/// Where the help lists what every command takes.
+const EVERYWHERE: &str = "Options of every command";
+
 /// One endpoint for the model servers you already run.
 #[derive(Debug, Parser)]
 #[command(name = "iop", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Start here:  iop up          serves what runs on this machine\n\
                         \x20            iop up --demo   serves a built-in provider, to try it out")]
 pub(crate) struct Cli {
-    /// What is logged, as in `info` or `iop_net=debug,warn` [default: info; warn for `iop up`]
-    #[arg(long, global = true, value_name = "FILTER", env = "IOP_LOG")]
+    /// What is logged, as in `info` or `iop_net=debug,warn` [default: info for `iop edge` and `iop
+    /// node run`, else warn]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FILTER", env = "IOP_LOG")]
     pub log: Option<String>,
 
     /// How log lines look
     #[arg(
         long,
         global = true,
+        help_heading = EVERYWHERE,
         value_name = "FORMAT",
         env = "IOP_LOG_FORMAT",
         default_value = "text"
@@ -31,7 +36,7 @@ pub(crate) struct Cli {
     pub log_format: LogFormat,
 
     /// Threads that work [default: all cores]
-    #[arg(long, global = true, value_name = "N", env = "IOP_WORKERS")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "N", env = "IOP_WORKERS")]
     pub workers: Option<NonZeroUsize>,
 
     /// The command.
@@ -110,18 +115,18 @@ pub(crate) struct Up {
     pub try_text: Option<String>,
 
     /// Calls that each provider given here takes at once [default: by adapter]
-    #[arg(long, value_name = "N", requires = "providers")]
+    #[arg(long, value_name = "N", requires = "providers", conflicts_with = "demo")]
     pub max_concurrency: Option<NonZeroU32>,
 
     /// An Edge file to start from
     #[arg(long, value_name = "FILE", env = "IOP_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// A Node file, for secrets and addresses that may be dialled
+    /// A Node file, for secrets and for addresses beyond this machine that may be dialled
     #[arg(long, value_name = "FILE", env = "IOP_NODE_CONFIG")]
     pub node_config: Option<PathBuf>,
 
-    /// A secret that a provider in the Edge file names, from an environment variable
+    /// Where a secret is kept that a provider in the Edge file names
     #[arg(long = "secret", value_name = "NAME=env:VARIABLE|file:PATH")]
     pub secrets: Vec<SecretFlag>,
 
@@ -134,20 +139,25 @@ pub(crate) struct Up {
 #[derive(Debug, Args)]
 pub(crate) struct Listen {
     /// Address for clients [default: 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub listen: Option<SocketAddr>,
 
     /// Address for Nodes [default: 127.0.0.1:7401]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub node_listen: Option<SocketAddr>,
 
     /// Address for the command line and metrics [default: 127.0.0.1:7402]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub admin_listen: Option<SocketAddr>,
 
     /// Folder for history [default: by operating system]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<String>,
+}
+
+/// Reads an address; clap repeats what was typed.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write IP:PORT, like 127.0.0.1:7400 or [::1]:7400")
 }
 
 impl Listen {

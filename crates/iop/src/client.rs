@@ -175,7 +175,9 @@ impl AskError {
         });
         Self::Refused {
             status,
-            message: words.unwrap_or_else(|| format!("the edge answered {status}")),
+            message: words.unwrap_or_else(|| {
+                format!("what answers there is no edge of this version, or not that listener of it ({status})")
+            }),
         }
     }
 }

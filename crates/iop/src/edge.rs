@@ -6,7 +6,6 @@ use iop_config::{ConfigError, EdgeConfig, EdgeOverlay, Side};
 use iop_edge::{Edge, StartError, Tools};
 use iop_net::net::TokioNet;
 use iop_store::{DataDir, DataDirError, EdgeHistory};
-use tracing::info;
 
 use crate::cli;
 use crate::config_command::{self, FileError};
@@ -21,9 +20,7 @@ pub(crate) async fn run(command: cli::Edge) -> Result<(), EdgeError> {
     let config = configured(config_command::edge_file(&command.config)?, &command.listen)?;
     let stop = stop_signal::listen().map_err(EdgeError::Signals)?;
     let mut started = start(config).await?;
-    let addresses = started.edge.addresses();
-    info!(clients = %addresses.clients, nodes = %addresses.nodes, admin = %addresses.admin, "edge started");
-    println!("Edge listens for clients on http://{}/v1", addresses.clients);
+    println!("Endpoint  http://{}/v1", started.edge.addresses().clients);
     stop.cancelled().await;
     started.edge.stop();
     started.edge.stopped().await;

@@ -134,7 +134,10 @@ fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
     if !providers.is_empty() {
         text.push('\n');
         let rows: Vec<_> = providers.iter().map(provider_row).collect();
-        text.push_str(&table(["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS"], &rows));
+        text.push_str(&table(
+            ["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS, OR WHY NOT"],
+            &rows,
+        ));
     }
     text
 }
