@@ -15,7 +15,12 @@ pub(crate) fn start(filter: Option<&str>, usual: &str, format: LogFormat) -> Res
     let filter = EnvFilter::try_new(text).map_err(|error| {
         format!("--log `{text}` is not a filter ({error}): try `info` or `iop_net=debug,warn`")
     })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A reader of the log that went away costs the log and nothing else: telling of a line that
+    // could not be written, on the same standard error, would panic.
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     let started = match format {
         LogFormat::Text => {
             lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init()
