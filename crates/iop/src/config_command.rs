@@ -7,11 +7,11 @@ use iop_config::{ConfigError, EdgeConfig, NodeConfig};
 
 use crate::cli::{Config, FileKind};
 
-/// Runs `iop config`.
+/// Runs `iop config` and returns what it prints.
 ///
 /// # Errors
 /// The file cannot be read, or is not valid.
-pub(crate) fn run(command: &Config) -> Result<(), FileError> {
+pub(crate) fn run(command: &Config) -> Result<String, FileError> {
     match command {
         Config::Check { file, kind } => check(file, *kind),
         Config::Schema { kind } => {
@@ -19,21 +19,14 @@ pub(crate) fn run(command: &Config) -> Result<(), FileError> {
                 FileKind::Edge => iop_config::schema::edge(),
                 FileKind::Node => iop_config::schema::node(),
             };
-            println!("{schema:#}");
-            Ok(())
+            Ok(format!("{schema:#}\n"))
         }
-        Config::Example { kind } => {
-            let example = match kind {
-                FileKind::Edge => iop_config::example::edge(),
-                FileKind::Node => iop_config::example::node(),
-            };
-            print!("{example}");
-            Ok(())
-        }
+        Config::Example { kind: FileKind::Edge } => Ok(iop_config::example::edge()),
+        Config::Example { kind: FileKind::Node } => Ok(iop_config::example::node()),
     }
 }
 
-fn check(path: &Path, kind: Option<FileKind>) -> Result<(), FileError> {
+fn check(path: &Path, kind: Option<FileKind>) -> Result<String, FileError> {
     let text = read(path)?;
     let name = path.display().to_string();
     match kind.unwrap_or_else(|| guess(&text)) {
@@ -44,18 +37,17 @@ fn check(path: &Path, kind: Option<FileKind>) -> Result<(), FileError> {
                 .values()
                 .map(|node| node.providers.as_ref().map_or(0, std::collections::BTreeMap::len))
                 .sum();
-            println!(
-                "{name}: valid edge file: {} nodes, {providers} providers, {} routes",
+            Ok(format!(
+                "{name}: valid edge file (nodes: {}, providers: {providers}, routes: {})\n",
                 config.nodes.len(),
                 config.routes.len()
-            );
+            ))
         }
         FileKind::Node => {
             let config = NodeConfig::parse(&text, &name)?;
-            println!("{name}: valid node file of `{}`, edge {}", config.node, config.edge);
+            Ok(format!("{name}: valid node file of `{}`, edge {}\n", config.node, config.edge))
         }
     }
-    Ok(())
 }
 
 /// A Node's file says which Node it is of; an Edge's cannot.

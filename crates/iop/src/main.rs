@@ -23,6 +23,7 @@ mod up;
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -61,16 +62,27 @@ async fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Up(up) => up::run(up).await?,
         Command::Edge(edge) => edge::run(edge).await?,
         Command::Node(Node::Run { config }) => node::run(&config).await?,
-        Command::Status(asking) => status::run(&asking).await?,
-        Command::Models(asking) => models::run(&asking).await?,
-        Command::Runs(runs) => runs::run(&runs).await?,
+        Command::Status(asking) => print(&status::run(&asking).await?)?,
+        Command::Models(asking) => print(&models::run(&asking).await?)?,
+        Command::Runs(runs) => print(&runs::run(&runs).await?)?,
         Command::Chat(chat) => chat::run(chat).await?,
-        Command::Config(config) => config_command::run(&config)?,
+        Command::Config(config) => print(&config_command::run(&config)?)?,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "iop", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "iop", &mut script);
+            print(&String::from_utf8_lossy(&script))?;
         }
     }
     Ok(())
+}
+
+/// Prints an answer. A reader that has seen enough, as in `iop runs list | head`, is no error.
+fn print(answer: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// Tells an error with everything that led to it, once.

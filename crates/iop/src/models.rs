@@ -27,25 +27,23 @@ struct Server {
     provider: String,
 }
 
-/// Runs `iop models`.
+/// Runs `iop models` and returns what it prints.
 ///
 /// # Errors
 /// The Edge could not be asked.
-pub(crate) async fn run(asking: &Asking) -> Result<(), AskError> {
+pub(crate) async fn run(asking: &Asking) -> Result<String, AskError> {
     const PATH: &str = "/api/v1/models";
     let base = Base::parse(&asking.admin, "--admin")?;
     if asking.output == Output::Json {
-        println!("{:#}", base.get::<Value>(PATH).await?);
-        return Ok(());
+        return Ok(format!("{:#}\n", base.get::<Value>(PATH).await?));
     }
     let Models { models } = base.get(PATH).await?;
     if models.is_empty() {
         eprintln!("No models yet: `iop status` says which providers were found.");
-        return Ok(());
+        return Ok(String::new());
     }
     let rows: Vec<_> = models.iter().map(row).collect();
-    print!("{}", table(["MODEL", "STATE", "SOURCE", "PROVIDERS"], &rows));
-    Ok(())
+    Ok(table(["MODEL", "STATE", "SOURCE", "PROVIDERS"], &rows))
 }
 
 fn row(model: &Model) -> [String; 4] {

@@ -15,11 +15,11 @@ struct List {
     runs: Vec<Run>,
 }
 
-/// Runs `iop runs`.
+/// Runs `iop runs` and returns what it prints.
 ///
 /// # Errors
 /// The Edge could not be asked, or knows no such run.
-pub(crate) async fn run(command: &Runs) -> Result<(), AskError> {
+pub(crate) async fn run(command: &Runs) -> Result<String, AskError> {
     match command {
         Runs::List { limit, model, node, code, asking } => {
             let mut path = format!("/api/v1/runs?limit={limit}");
@@ -34,30 +34,26 @@ pub(crate) async fn run(command: &Runs) -> Result<(), AskError> {
     }
 }
 
-async fn list(asking: &Asking, path: &str) -> Result<(), AskError> {
+async fn list(asking: &Asking, path: &str) -> Result<String, AskError> {
     let base = Base::parse(&asking.admin, "--admin")?;
     if asking.output == Output::Json {
-        println!("{:#}", base.get::<Value>(path).await?);
-        return Ok(());
+        return Ok(format!("{:#}\n", base.get::<Value>(path).await?));
     }
     let List { runs } = base.get(path).await?;
     if runs.is_empty() {
         eprintln!("No such runs.");
-        return Ok(());
+        return Ok(String::new());
     }
     let rows: Vec<_> = runs.iter().map(row).collect();
-    print!("{}", table(["RUN", "RECEIVED", "MODEL", "SERVED BY", "TOOK", "TOKENS", "END"], &rows));
-    Ok(())
+    Ok(table(["RUN", "RECEIVED", "MODEL", "SERVED BY", "TOOK", "TOKENS", "END"], &rows))
 }
 
-async fn show(asking: &Asking, path: &str) -> Result<(), AskError> {
+async fn show(asking: &Asking, path: &str) -> Result<String, AskError> {
     let base = Base::parse(&asking.admin, "--admin")?;
     if asking.output == Output::Json {
-        println!("{:#}", base.get::<Value>(path).await?);
-        return Ok(());
+        return Ok(format!("{:#}\n", base.get::<Value>(path).await?));
     }
-    print!("{}", page(&base.get(path).await?));
-    Ok(())
+    Ok(page(&base.get(path).await?))
 }
 
 fn row(run: &Run) -> [String; 7] {

@@ -7,11 +7,11 @@ use crate::cli::{Asking, Output};
 use crate::client::{AskError, Base};
 use crate::table::{millis, table};
 
-/// Runs `iop status`.
+/// Runs `iop status` and returns what it prints.
 ///
 /// # Errors
 /// The Edge could not be asked.
-pub(crate) async fn run(asking: &Asking) -> Result<(), AskError> {
+pub(crate) async fn run(asking: &Asking) -> Result<String, AskError> {
     let base = Base::parse(&asking.admin, "--admin")?;
     match asking.output {
         Output::Json => {
@@ -23,16 +23,15 @@ pub(crate) async fn run(asking: &Asking) -> Result<(), AskError> {
                 "nodes": nodes["nodes"],
                 "providers": providers["providers"],
             });
-            println!("{whole:#}");
+            Ok(format!("{whole:#}\n"))
         }
         Output::Table => {
             let status: Status = base.get("/api/v1/status").await?;
             let nodes: Nodes = base.get("/api/v1/nodes").await?;
             let providers: Providers = base.get("/api/v1/providers").await?;
-            print!("{}", show(&status, &nodes.nodes, &providers.providers));
+            Ok(show(&status, &nodes.nodes, &providers.providers))
         }
     }
-    Ok(())
 }
 
 #[derive(Deserialize)]
