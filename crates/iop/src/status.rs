@@ -132,7 +132,7 @@ fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
     ));
     if !providers.is_empty() {
         text.push('\n');
-        let rows: Vec<_> = providers.iter().map(provider_row).collect();
+        let rows: Vec<_> = providers.iter().map(|provider| provider_row(provider, nodes)).collect();
         text.push_str(&table(
             ["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS, OR WHY NOT"],
             &rows,
@@ -157,7 +157,8 @@ fn node_row(node: &Node) -> [String; 7] {
     }
 }
 
-fn provider_row(provider: &Provider) -> [String; 5] {
+fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
+    let is_linked = nodes.iter().any(|node| node.node == provider.node && node.link.is_some());
     let zombies = match provider.zombies {
         0 => String::new(),
         count => format!(" ({count} zombie)"),
@@ -165,15 +166,19 @@ fn provider_row(provider: &Provider) -> [String; 5] {
     [
         format!("{}/{}", provider.node, provider.provider),
         provider.adapter.clone().unwrap_or_else(|| "-".to_owned()),
-        if provider.ready { provider.state.clone() } else { away(provider) },
+        match (is_linked, provider.ready, provider.state.as_str()) {
+            (false, ..) => "offline".to_owned(),
+            // Ready for more than its Node takes.
+            (true, false, "ready") => "draining".to_owned(),
+            (true, _, state) => state.to_owned(),
+        },
         format!("{}/{}{zombies}", provider.in_use, provider.capacity),
-        if provider.ready { provider.targets.join(", ") } else { provider.reason.clone() },
+        match (is_linked, provider.ready) {
+            (false, _) => "its node is offline".to_owned(),
+            (true, true) => provider.targets.join(", "),
+            (true, false) => provider.reason.clone(),
+        },
     ]
-}
-
-/// A provider that was ready when its Node left is not ready now.
-fn away(provider: &Provider) -> String {
-    if provider.state == "ready" { "offline".to_owned() } else { provider.state.clone() }
 }
 
 fn bytes(count: u64) -> String {
