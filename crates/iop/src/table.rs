@@ -1,18 +1,21 @@
 //! Tables for people.
 
-use std::fmt::Write as _;
+use std::iter::repeat_n;
 
 /// Lays out rows under headings, columns as wide as their widest cell, two spaces apart.
+///
+/// Cells hold what others named; none can write to the terminal but its own text.
 pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| shown(cell))).collect();
     let mut widths = headings.map(|heading| heading.chars().count());
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut text = String::new();
     line(&mut text, &widths, headings.iter().copied());
-    for row in rows {
+    for row in &rows {
         line(&mut text, &widths, row.iter().map(String::as_str));
     }
     text
@@ -22,10 +25,27 @@ fn line<'a>(text: &mut String, widths: &[usize], cells: impl Iterator<Item = &'a
     let start = text.len();
     for (width, cell) in widths.iter().zip(cells) {
         let pad = width.saturating_sub(cell.chars().count());
-        let _ = write!(text, "{cell}{:pad$}  ", "");
+        text.push_str(cell);
+        text.extend(repeat_n(' ', pad + 2));
     }
     text.truncate(start + text[start..].trim_end().len());
     text.push('\n');
+}
+
+/// Returns a name that somebody else gave as it can be printed: what would move the cursor, speak to
+/// the terminal or turn the direction of writing is escaped.
+pub(crate) fn shown(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                text.extend(c.escape_unicode());
+            }
+            c if c.is_control() => text.extend(c.escape_default()),
+            c => text.push(c),
+        }
+    }
+    text
 }
 
 /// Shows a duration in milliseconds as people say it.
@@ -46,6 +66,22 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [["a".to_owned(), "1".to_owned()], ["long name".to_owned(), String::new()]];
         assert_eq!(table(["NAME", "N"], &rows), "NAME       N\na          1\nlong name\n");
+    }
+
+    #[test]
+    fn a_cell_may_be_longer_than_any_terminal() {
+        // Formatting widths end at 65 535.
+        let rows = [["a".to_owned(), "1".to_owned()], ["x".repeat(70_000), "2".to_owned()]];
+        let text = table(["NAME", "N"], &rows);
+        let mut lines = text.lines().skip(1);
+        assert_eq!(lines.next().map(str::len), Some(70_003));
+        assert_eq!(lines.next().map(str::len), Some(70_003));
+    }
+
+    #[test]
+    fn a_name_from_elsewhere_cannot_speak_to_the_terminal() {
+        let rows = [["a\u{1b}[31m\nb\u{202e}é".to_owned()]];
+        assert_eq!(table(["NAME"], &rows), "NAME\na\\u{1b}[31m\\nb\\u{202e}é\n");
     }
 
     #[test]
