@@ -21,6 +21,7 @@ use crate::config_command::{self, FileError};
 use crate::edge::{self, EdgeError};
 use crate::node::{self, NodeError};
 use crate::stop_signal;
+use crate::table::shown;
 
 /// How long the first models are waited for before the endpoint is printed without them. The Node
 /// gives its providers 2 s for a first look.
@@ -153,7 +154,7 @@ async fn tell(
             println!("          NAME=openai_compat:URL; or try IOP without one: iop up --demo");
         }
         [] => println!("Models    none yet: `iop status` says what is missing"),
-        models => println!("Models    {}", models.join(", ")),
+        models => println!("Models    {}", overview(models)),
     }
     if up.demo {
         println!("          (the built-in demo provider: its answers are invented)");
@@ -163,9 +164,7 @@ async fn tell(
         println!(
             "Try it:   curl -N {base}/v1/chat/completions -H 'content-type: application/json' \\"
         );
-        println!(
-            "            -d '{{\"model\":\"{model}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'"
-        );
+        println!("            -d {}", shell_quoted(&first_request(model)));
     }
     if let Some(text) = &up.try_text {
         println!("\n> {text}");
@@ -175,6 +174,27 @@ async fn tell(
         println!("\nServing on. Ctrl-C ends it.");
     }
     Ok(())
+}
+
+/// Names the first models; a hosted server may list thousands.
+fn overview(models: &[String]) -> String {
+    const NAMED: usize = 20;
+    let named: Vec<_> = models.iter().take(NAMED).map(|model| shown(model)).collect();
+    match models.len() {
+        ..=NAMED => named.join(", "),
+        count => format!("{} and {} more: iop models", named.join(", "), count - NAMED),
+    }
+}
+
+/// A body for curl.
+fn first_request(model: &str) -> String {
+    let model = Value::from(model);
+    format!(r#"{{"model":{model},"stream":true,"messages":[{{"role":"user","content":"hello"}}]}}"#)
+}
+
+/// Makes one word of a shell of any text: what a server calls its models is pasted as it is printed.
+fn shell_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// Waits a bounded time for something that can be dispatched to, then lists the models.
@@ -226,4 +246,31 @@ pub(crate) enum UpError {
     /// The process cannot be told to stop.
     #[error("signal handlers cannot be set")]
     Signals(#[source] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_for_curl_stays_one_line_and_one_word_whatever_a_model_is_called() {
+        let body = first_request("a\"b\n'; touch owned; '");
+        let parsed: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(parsed["model"], "a\"b\n'; touch owned; '");
+        let word = shell_quoted(&body);
+        assert!(!word.contains('\n'));
+        // Every quote of the body stands outside of the quoted parts, escaped.
+        assert_eq!(word.replace(r"'\''", "").matches('\'').count(), 2);
+        assert_eq!(
+            shell_quoted(&first_request("smollm2")),
+            r#"'{"model":"smollm2","stream":true,"messages":[{"role":"user","content":"hello"}]}'"#
+        );
+    }
+
+    #[test]
+    fn a_long_list_of_models_is_cut() {
+        let models: Vec<_> = (0..30).map(|at| format!("m{at}")).collect();
+        assert!(overview(&models).ends_with("m19 and 10 more: iop models"));
+        assert_eq!(overview(&models[..2]), "m0, m1");
+    }
 }
