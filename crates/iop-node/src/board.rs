@@ -11,6 +11,10 @@
 //! Busy is not dead: a server that is evaluating a long prompt may answer no look for a while, so a
 //! call in use outweighs a look that timed out. What is decided here is pure; the looking itself is
 //! in `watch.rs`.
+//!
+//! The statuses of all providers travel in one message when the Node says that it is ready, and a
+//! message that is too long would close the link for all of them. So there is room for names: a list
+//! that does not fit is not taken in, and its provider says so.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +25,12 @@ use iop_types::{
 
 /// Unanswered looks in a row that make a ready provider absent: one may be lost to a hiccup.
 const MISSES_UNTIL_ABSENT: u32 = 2;
+
+/// What the names of all providers together may take: half of the longest control message (1 MiB),
+/// some ten thousand names. The other half is for everything else that statuses say.
+const ROOM_FOR_NAMES: usize = 512 * 1024;
+/// What a name takes beside its bytes: tag and length.
+const PER_NAME: usize = 4;
 
 /// The providers of a Node and where each stands.
 #[derive(Debug, Default)]
@@ -115,11 +125,29 @@ impl Board {
         look: Result<Discovery, DiscoverError>,
         calls: Calls,
     ) -> bool {
+        let look = look.and_then(|found| self.admit(key, found));
         let Some(entry) = self.entries.get_mut(key) else { return false };
         let before = entry.told();
         entry.calls = calls;
         entry.see(look);
         before != entry.told()
+    }
+
+    /// Lets a list through that fits beside those of the other providers.
+    fn admit(&self, key: &ProviderKey, found: Discovery) -> Result<Discovery, DiscoverError> {
+        let others = self.entries.iter().filter(|(other, _)| *other != key);
+        let taken: usize = others.map(|(_, entry)| room_of(&entry.found)).sum();
+        let needed = room_of(&found);
+        if taken + needed <= ROOM_FOR_NAMES {
+            return Ok(found);
+        }
+        Err(DiscoverError::Unusable(format!(
+            "the server lists {} models, whose names take {} KiB where {} are left: name those to \
+             serve in the provider's `targets`",
+            found.targets.len(),
+            needed.div_ceil(1024),
+            ROOM_FOR_NAMES.saturating_sub(taken) / 1024,
+        )))
     }
 
     /// Takes in a gate's figures; says whether the Edge must hear of it: zombies are what it cannot
@@ -239,6 +267,12 @@ impl Entry {
     }
 }
 
+/// What the names of a list take in a message.
+fn room_of(found: &Discovery) -> usize {
+    let names = found.targets.iter().chain(&found.loaded);
+    names.map(|name| name.as_str().len() + PER_NAME).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,5 +374,32 @@ mod tests {
         assert!(!board.count(&key, BUSY));
         assert!(board.count(&key, Calls { in_use: 1, zombies: 1 }));
         assert_eq!(board.status(&key).unwrap().zombies, 1);
+    }
+
+    #[test]
+    fn a_list_that_no_message_could_carry_is_not_taken_in_and_says_what_to_do() {
+        let (mut board, lab) = board(Serves::All);
+        let name = |at: usize| Target::from(format!("{at:0>100}").as_str());
+        let list = |count: usize| {
+            Ok(Discovery { targets: (0..count).map(name).collect(), ..Discovery::default() })
+        };
+        board.see(&lab, list(3_000), Calls::default());
+        assert_eq!(state(&board, &lab), ProviderState::Ready);
+
+        // Each would fit alone.
+        let other = ProviderKey::from("other");
+        board.list(other.clone(), listing(Serves::All));
+        board.see(&other, list(3_000), Calls::default());
+        let status = board.status(&other).unwrap();
+        assert_eq!((status.state, status.targets.len()), (ProviderState::Starting, 0));
+        assert!(status.reason.contains("3000 models"), "{}", status.reason);
+        assert!(status.reason.contains("`targets`"), "{}", status.reason);
+
+        // A server that lists less again is served, and one that lists more keeps its old list for
+        // the calls that run.
+        assert!(board.see(&other, list(10), Calls::default()));
+        assert_eq!(state(&board, &other), ProviderState::Ready);
+        assert!(!board.see(&other, list(20_000), BUSY));
+        assert_eq!(board.status(&other).unwrap().targets.len(), 10);
     }
 }
