@@ -291,6 +291,20 @@ async fn trailers_come_after_the_body() {
 }
 
 #[tokio::test]
+async fn a_length_beside_a_transfer_coding_is_not_relayed() {
+    let provider = ScriptedProvider::start().await;
+    provider.on(CHAT, |_| {
+        let headers = [("transfer-encoding", "chunked"), ("content-length", "3")];
+        Script::new().head(200, &headers).chunk("all of it").last_chunk()
+    });
+    let outcome = tunnel(&*adapter(&provider), tunnel_request(CHAT, &[]), full("{}")).await;
+    assert_eq!(outcome.result, Ok(()));
+    // With it, the client would get three bytes that look like a whole answer.
+    assert_eq!(outcome.header("content-length"), None);
+    assert_eq!(outcome.body(), "all of it");
+}
+
+#[tokio::test]
 async fn an_answer_that_is_cut_off_never_ends_cleanly() {
     let provider = ScriptedProvider::start().await;
     let stream = || Script::new().head(200, answer::STREAM_HEADERS).event("{\"a\":1}");
