@@ -293,6 +293,8 @@ impl Client {
     }
 
     async fn fill(&mut self) -> Result<usize, Error> {
+        // Without room of its own an empty buffer would be read into 64 bytes at a time.
+        self.buffer.reserve(16 * 1024);
         match tokio::time::timeout(self.patience, self.stream.read_buf(&mut self.buffer)).await {
             Ok(result) => Ok(result?),
             Err(_) => Err(Error::Silent(self.patience)),
