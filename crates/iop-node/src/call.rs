@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use iop_execution::admit::{Asked, Need, Passed};
 use iop_execution::emission::Terminus;
+use iop_execution::registry::Bound;
 use iop_execution::{
-    Body, BodyLost, BodySource, CallError, Cancelled, Canceller, Completion, Emission, Fence,
+    Body, BodyLost, BodySource, BoxFuture, CallError, Cancelled, Canceller, Completion, Emission,
+    Fence,
 };
 use iop_net::link::{BodyReceiver, NodeRequest};
 use iop_types::{
@@ -92,6 +94,7 @@ fn pass(
     node.checks.admit(&asked)?.pass_gate()
 }
 
+/// Executes a normalized run.
 async fn run(
     node: Arc<Shared>,
     passed: Passed,
@@ -100,19 +103,14 @@ async fn run(
     outlet: Events,
     told: iop_net::link::Cancelled,
 ) {
-    let Passed { permit, entry, mut cancelled, provider, stall_timeout: _ } = passed;
-    let canceller = entry.canceller().clone();
-    let record = node.journal.begin(&request.head);
-    let mut emission = Emission::new(outlet, now);
-    let fence = emission.fence();
-    let returned = {
-        let call = async {
-            let input = collect(&mut body, &mut cancelled).await?;
-            provider.run(request, input, &mut emission, &mut cancelled).await
-        };
-        until_returned(call, told, &canceller, &fence).await
-    };
-    let terminal = match &returned {
+    let head = request.head.clone();
+    let call: Call<'_, Events, Completion> = Box::new(move |provider, outlet, cancelled| {
+        Box::pin(async move {
+            let input = collect(&mut body, cancelled).await?;
+            provider.run(request, input, outlet, cancelled).await
+        })
+    });
+    conduct(&node, passed, &head, outlet, told, call, |returned| match returned {
         Returned::Itself(Ok(completion)) => complete(completion),
         Returned::Itself(Err(CallError::Failed(failure))) => {
             EventKind::Error(failure.clone()).into()
@@ -120,13 +118,11 @@ async fn run(
         Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
             EventKind::Cancelled.into()
         }
-    };
-    settle(&node, permit, &returned);
-    finish(emission, &fence, terminal);
-    node.journal.end(record, fence.first_progress(), &returned);
-    drop(entry);
+    })
+    .await;
 }
 
+/// Executes a tunnel.
 async fn tunnel(
     node: Arc<Shared>,
     passed: Passed,
@@ -135,31 +131,64 @@ async fn tunnel(
     outlet: Frames,
     told: iop_net::link::Cancelled,
 ) {
-    let Passed { permit, entry, mut cancelled, provider, stall_timeout: _ } = passed;
-    let canceller = entry.canceller().clone();
-    let record = node.journal.begin(&request.head);
-    let mut emission = Emission::new(outlet, now);
-    let fence = emission.fence();
-    let returned = {
-        let call = async {
+    let head = request.head.clone();
+    let call: Call<'_, Frames, ()> = Box::new(move |provider, outlet, cancelled| {
+        Box::pin(async move {
             let Some(tunnel) = provider.tunnel() else {
-                let message = "the provider's adapter has no tunnel".to_owned();
+                let message = "the provider's adapter has no tunnel";
                 return Err(CallError::Failed(Failure::new(ErrorCode::ProviderError, message)));
             };
             let body = arrived(body).await;
-            tunnel.tunnel(request, body, &mut emission, &mut cancelled).await
-        };
-        until_returned(call, told, &canceller, &fence).await
-    };
-    let terminal = match &returned {
+            tunnel.tunnel(request, body, outlet, cancelled).await
+        })
+    });
+    conduct(&node, passed, &head, outlet, told, call, |returned| match returned {
         Returned::Itself(Ok(())) => TunnelFrame::End,
         Returned::Itself(Err(CallError::Failed(failure))) => TunnelFrame::Error(failure.clone()),
         Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
             TunnelFrame::Cancelled
         }
-    };
-    settle(&node, permit, &returned);
-    finish(emission, &fence, terminal);
+    })
+    .await;
+}
+
+/// The provider's part of a request: what is called, with which output.
+type Call<'c, O, R> = Box<
+    dyn for<'a> FnOnce(
+            &'a Bound,
+            &'a mut Emission<O, Clock>,
+            &'a mut Cancelled,
+        ) -> BoxFuture<'a, Result<R, CallError>>
+        + Send
+        + 'c,
+>;
+
+/// Tells the time of a progress.
+type Clock = fn() -> Instant;
+
+/// Carries one call from its permit to its terminal, whatever its form.
+async fn conduct<T, O, R>(
+    node: &Shared,
+    passed: Passed,
+    head: &RequestHead,
+    outlet: O,
+    told: iop_net::link::Cancelled,
+    call: Call<'_, O, R>,
+    terminal: impl FnOnce(&Returned<R>) -> T,
+) where
+    O: Terminus<T>,
+{
+    let Passed { permit, entry, mut cancelled, provider, stall_timeout: _ } = passed;
+    let record = node.journal.begin(head);
+    let mut emission = Emission::new(outlet, now as Clock);
+    let fence = emission.fence();
+    let call = call(&provider, &mut emission, &mut cancelled);
+    let returned = until_returned(call, told, entry.canceller(), &fence).await;
+    settle(node, permit, &returned);
+    if let Some(claim) = fence.claim() {
+        // A link that ended has told the client's side by itself.
+        let _ = emission.finish(claim, terminal(&returned));
+    }
     node.journal.end(record, fence.first_progress(), &returned);
     drop(entry);
 }
@@ -212,18 +241,6 @@ fn settle<T>(node: &Shared, permit: iop_execution::Permit, returned: &Returned<T
             permit.into_zombie(now());
             node.look_now.notify_one();
         }
-    }
-}
-
-/// Sends the terminal, unless somebody else ended the call.
-fn finish<T, O, C>(emission: Emission<O, C>, fence: &Fence, terminal: T)
-where
-    O: Terminus<T>,
-    C: Fn() -> Instant,
-{
-    if let Some(claim) = fence.claim() {
-        // A link that ended has told the client's side by itself.
-        let _ = emission.finish(claim, terminal);
     }
 }
 
