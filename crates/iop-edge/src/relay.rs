@@ -177,9 +177,10 @@ impl Request {
             if state.machine.outcome().is_some() {
                 return;
             }
-            // hyper drops a body of known length once it has its bytes, before asking for the end.
+            // hyper drops a body of known length once it has its bytes, before asking for the end; and
+            // clients close at `[DONE]`, while servers take another moment to end.
             if state.answer.is_handed_over() {
-                state.is_served = true;
+                state.served_at = Some(now);
                 return;
             }
             state.machine.handle_client_gone(now);
@@ -201,7 +202,7 @@ impl Request {
     fn with<T>(self: &Arc<Self>, step: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = step(&mut state, crate::now());
-        let is_alone = state.is_served || state.machine.outcome().is_some();
+        let is_alone = state.served_at.is_some() || state.machine.outcome().is_some();
         let needs_farewell = is_alone && !state.machine.is_over() && !state.has_farewell;
         state.has_farewell |= needs_farewell;
         drop(state);

@@ -265,9 +265,14 @@ impl Answer {
         self.written_at = Some(now);
     }
 
-    /// Says whether the client was handed all that the head promised.
+    /// Says whether the client was handed everything, though the provider's end is still to come: all
+    /// that the head promised, or a stream up to its `[DONE]`.
     pub(super) fn is_handed_over(&self) -> bool {
-        self.head.is_none() && self.owed == Some(0)
+        let is_done = match &self.source {
+            Source::Tunnel(passage) => passage.is_done(),
+            Source::Run(_) | Source::Nothing => false,
+        };
+        self.head.is_none() && self.ready.is_empty() && (is_done || self.owed == Some(0))
     }
 
     /// Returns when the client must hear that the connection lives.

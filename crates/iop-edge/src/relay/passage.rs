@@ -102,6 +102,16 @@ impl Passage {
         }
     }
 
+    /// Says whether a stream has said that it is done and why it finished: nothing of value follows.
+    pub(crate) fn is_done(&self) -> bool {
+        match &self.watch {
+            Watch::Stream(observer) => {
+                observer.is_done() && observer.has_finished() && observer.error().is_none()
+            }
+            Watch::Body(_) | Watch::Nothing => false,
+        }
+    }
+
     /// Lets the next segment through.
     pub(crate) fn push(&mut self, segment: Bytes, mut pass: impl FnMut(Bytes)) {
         match &mut self.watch {

@@ -1,10 +1,10 @@
 //! What changes about a request, and the steps that change it.
 
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iop_admission::Refused;
-use iop_dispatch::{AttemptEnd, Dispatch, Finish, IdleRule, Output, Spec};
+use iop_dispatch::{AttemptEnd, Dispatch, Ended, Finish, IdleRule, Output, Spec};
 use iop_types::Requeue;
 
 use super::Request;
@@ -15,6 +15,10 @@ use super::client::Client;
 use crate::admit::{Held, Queued, Standing};
 use crate::history;
 use crate::timer::Timer;
+
+/// How long a provider may take to end after its client was handed everything and has left: as long
+/// as a cancelled one may.
+const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// Everything about a request that changes.
 pub(super) struct State {
@@ -27,8 +31,8 @@ pub(super) struct State {
     pub(super) client: Client,
     /// Whether it left the table of live requests.
     pub(super) has_left: bool,
-    /// Whether its client has all of the answer and only the provider's end is still to come.
-    pub(super) is_served: bool,
+    /// Since when its client has all of the answer and only the provider's end is still to come.
+    pub(super) served_at: Option<Instant>,
     /// Whether a task drives it on because its client does not.
     pub(super) has_farewell: bool,
 }
@@ -52,7 +56,7 @@ impl State {
             timer: Timer::default(),
             client: Client::new(rule),
             has_left: false,
-            is_served: false,
+            served_at: None,
             has_farewell: false,
         }
     }
@@ -84,9 +88,15 @@ impl State {
 
     fn poll_timer(&mut self, request: &Request, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let keep_alive = self.answer.keep_alive_at(request.core.timing.keep_alive);
-        let due = self.machine.poll_timeout().into_iter().chain(keep_alive).min();
+        let last_word = self.served_at.map(|at| at + LAST_WORD);
+        let due = self.machine.poll_timeout().into_iter().chain(keep_alive).chain(last_word).min();
         let reached = ready!(self.timer.poll(due, cx));
         let now = now.max(reached);
+        if last_word.is_some_and(|at| at <= now) && self.attempt.take().is_some() {
+            // Letting go of the stream cancels what the provider still does.
+            let evidence = self.answer.close();
+            self.machine.handle_ended(now, Ended::Completed(evidence));
+        }
         self.answer.handle_time(now, request.core.timing.keep_alive);
         self.machine.handle_timeout(now);
         self.follow(request, now);

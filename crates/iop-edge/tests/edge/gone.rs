@@ -7,7 +7,7 @@ use iop_wire::v1::CancelReason;
 use serde_json::json;
 
 use crate::support::{
-    CHAT, CONTENT, FINISH, Taken, World, run, soon, streamed, tunnel, unary, until,
+    CHAT, CONTENT, DONE, FINISH, FakeNode, Taken, World, run, soon, streamed, tunnel, unary, until,
 };
 
 /// How fast a provider must see that its client left.
@@ -77,6 +77,43 @@ async fn a_client_may_leave_in_the_middle_of_a_stream() {
             (&json!("cancelled"), &json!("client_gone"))
         );
     }
+}
+
+/// Reads a whole stream up to its `[DONE]`, as OpenAI's clients do before they close.
+async fn reads_to_the_end_and_leaves(world: &World, node: &mut FakeNode) -> Taken {
+    let mut client = world.chat(&streamed()).await;
+    let mut taken = node.next().await;
+    taken.begin_stream().await;
+    for piece in [CONTENT, FINISH, DONE] {
+        taken.data(piece).await;
+    }
+    client.head().await.unwrap();
+    for _ in 0..3 {
+        client.event().await.unwrap();
+    }
+    drop(client);
+    taken
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_at_done_was_served_though_the_provider_ends_later() {
+    let (world, mut node) = World::tunnelling("version: 1\n").await;
+    let taken = reads_to_the_end_and_leaves(&world, &mut node).await;
+    let port = world.clients.port();
+    let is_closed = || iop_testkit::kernel::accepted_on(port).is_empty();
+    until("its connection is closed on both sides", async || is_closed()).await;
+    taken.end();
+    world.idle().await;
+    assert_eq!(world.last_run().await["terminal"]["kind"], "completed");
+}
+
+#[tokio::test]
+async fn a_provider_that_never_ends_after_done_is_cancelled_and_its_client_was_served() {
+    let (world, mut node) = World::tunnelling("version: 1\n").await;
+    let taken = reads_to_the_end_and_leaves(&world, &mut node).await;
+    taken.cancelled().await;
+    world.idle().await;
+    assert_eq!(world.last_run().await["terminal"]["kind"], "completed");
 }
 
 #[tokio::test]
