@@ -28,6 +28,8 @@ struct Seen {
     usage: Option<Usage>,
     error: Option<ProviderError>,
     is_openai: bool,
+    /// Something came that is neither a keep-alive nor the end marker.
+    has_events: bool,
     has_finished: bool,
     is_done: bool,
     has_skipped: bool,
@@ -82,11 +84,13 @@ impl StreamObserver {
         self.seen.is_openai
     }
 
-    /// Says whether an OpenAI stream that ended here ended without any finish reason. An error in
-    /// the stream is an end of its own, and a skipped event may have held the reason.
+    /// Says whether an OpenAI stream that ended here ended without any finish reason, be it before
+    /// its first event. An error in the stream is an end of its own, and a skipped event may have
+    /// held the reason.
     pub const fn is_truncated(&self) -> bool {
         let seen = &self.seen;
-        seen.is_openai && !seen.has_finished && !seen.has_skipped && seen.error.is_none()
+        let is_judged = seen.is_openai || !seen.has_events;
+        is_judged && !seen.has_finished && !seen.has_skipped && seen.error.is_none()
     }
 
     /// Counts the events that carry content, for [`estimate`](super::estimate).
@@ -111,9 +115,14 @@ impl Seen {
         }
         if self.ordinary.covers(event.data) {
             self.deltas += 1;
-        } else if event.data == b"[DONE]" {
+            return;
+        }
+        if event.data == b"[DONE]" {
             self.is_done = true;
-        } else if is_remarkable(event.data) {
+            return;
+        }
+        self.has_events = true;
+        if is_remarkable(event.data) {
             self.parse(event.data);
         } else {
             self.is_openai = self.is_openai || CHOICES.is_in(event.data);
@@ -231,6 +240,16 @@ mod tests {
         ));
         assert!(!seen.has_finished() && seen.is_truncated());
         assert_eq!((seen.usage(), seen.error(), seen.deltas()), (None, None, 4));
+    }
+
+    #[test]
+    fn a_stream_that_ends_before_its_first_event_is_truncated() {
+        for stream in ["", ": ping\n\n", "event: ping\ndata: {}\n\n", "data: [DONE]\n\n"] {
+            let mut observer = StreamObserver::new();
+            observer.observe(stream.as_bytes());
+            observer.finish();
+            assert!(observer.is_truncated(), "{stream:?}");
+        }
     }
 
     #[test]
