@@ -20,7 +20,7 @@ pub(crate) async fn run(command: cli::Edge) -> Result<(), EdgeError> {
     let config = configured(config_command::edge_file(&command.config)?, &command.listen)?;
     let stop = stop_signal::listen().map_err(EdgeError::Signals)?;
     let mut started = start(config).await?;
-    println!("Endpoint  http://{}/v1", started.edge.addresses().clients);
+    crate::announce(&format!("Endpoint  http://{}/v1\n", started.edge.addresses().clients));
     stop.cancelled().await;
     started.edge.stop();
     started.edge.stopped().await;

@@ -85,6 +85,13 @@ fn print(answer: &str) -> io::Result<()> {
     }
 }
 
+/// Prints what a server has to say of itself. It serves on whether anybody can read that or not.
+pub(crate) fn announce(text: &str) {
+    if let Err(error) = print(text) {
+        tracing::warn!(%error, "standard output cannot be written");
+    }
+}
+
 /// Tells an error with everything that led to it, once.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut told = error.to_string();

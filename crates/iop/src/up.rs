@@ -14,6 +14,7 @@ use iop_node::LocalServer;
 use iop_types::{AdapterType, NodeId, ProviderKey};
 use serde_json::Value;
 
+use crate::announce;
 use crate::chat::{ChatError, Conversation};
 use crate::cli;
 use crate::client::{AskError, Base};
@@ -137,43 +138,53 @@ async fn tell(
     let looks = config.nodes.get(node).is_none_or(NodeEntry::discovers);
     let bound = if up.try_text.is_some() { TRY_MODELS } else { FIRST_MODELS };
     let models = first_models(&base, addresses, bound).await?;
-    println!("Endpoint  {base}/v1");
-    if addresses.admin.port() != iop_config::defaults::LISTEN_ADMIN.port() {
-        println!("Admin     http://{}", addresses.admin);
-    }
-    match models.as_slice() {
-        [] if looks => {
-            let ports: Vec<_> = places.iter().map(ToString::to_string).collect();
-            println!(
-                "Models    none yet: no model server answers on the ports {}",
-                ports.join(", ")
-            );
-            println!(
-                "          Start one and it is found within 10 s; name another with --provider"
-            );
-            println!("          NAME=openai_compat:URL; or try IOP without one: iop up --demo");
-        }
-        [] => println!("Models    none yet: `iop status` says what is missing"),
-        models => println!("Models    {}", overview(models)),
-    }
-    if up.demo {
-        println!("          (the built-in demo provider: its answers are invented)");
-    }
-    if let Some(model) = models.first() {
-        println!();
-        println!(
-            "Try it:   curl -N {base}/v1/chat/completions -H 'content-type: application/json' \\"
-        );
-        println!("            -d {}", shell_quoted(&first_request(model)));
-    }
+    announce(&announcement(&base, addresses, &models, looks.then_some(places), up.demo));
     if let Some(text) = &up.try_text {
-        println!("\n> {text}");
+        announce(&format!("\n> {text}\n"));
         let model = models.first().cloned().ok_or(ChatError::NoModel)?;
         let mut conversation = Conversation::new(base, model, None);
         conversation.say(text.clone(), &mut io::stdout()).await?;
-        println!("\nServing on. Ctrl-C ends it.");
+        announce("\nServing on. Ctrl-C ends it.\n");
     }
     Ok(())
+}
+
+/// What is served and how to try it; `looked_at` are the places where servers are looked for.
+fn announcement(
+    base: &Base,
+    addresses: Addresses,
+    models: &[String],
+    looked_at: Option<&[LocalServer]>,
+    is_demo: bool,
+) -> String {
+    let mut text = format!("Endpoint  {base}/v1\n");
+    if addresses.admin.port() != iop_config::defaults::LISTEN_ADMIN.port() {
+        text += &format!("Admin     http://{}\n", addresses.admin);
+    }
+    text += &match (models, looked_at) {
+        ([], Some(places)) => {
+            let ports: Vec<_> = places.iter().map(ToString::to_string).collect();
+            format!(
+                "Models    none yet: no model server answers on the ports {}\n          \
+                 Start one and it is found within 10 s; name another with --provider\n          \
+                 NAME=openai_compat:URL; or try IOP without one: iop up --demo\n",
+                ports.join(", ")
+            )
+        }
+        ([], None) => "Models    none yet: `iop status` says what is missing\n".to_owned(),
+        (models, _) => format!("Models    {}\n", overview(models)),
+    };
+    if is_demo {
+        text += "          (the built-in demo provider: its answers are invented)\n";
+    }
+    if let Some(model) = models.first() {
+        text += &format!(
+            "\nTry it:   curl -N {base}/v1/chat/completions -H 'content-type: application/json' \\\n            \
+             -d {}\n",
+            shell_quoted(&first_request(model))
+        );
+    }
+    text
 }
 
 /// Names the first models; a hosted server may list thousands.

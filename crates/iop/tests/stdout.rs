@@ -1,0 +1,34 @@
+//! A server whose standard output cannot be written serves on.
+#![cfg(target_os = "linux")]
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+#[test]
+fn a_server_outlives_its_standard_output() {
+    let data_dir = tempfile::tempdir().expect("a folder for history");
+    let full =
+        OpenOptions::new().write(true).open("/dev/full").expect("a device that takes nothing");
+    let mut up = Command::new(env!("CARGO_BIN_EXE_iop"))
+        .args(["up", "--demo", "--listen", "127.0.0.1:0", "--node-listen", "127.0.0.1:0"])
+        .args(["--admin-listen", "127.0.0.1:0", "--data-dir"])
+        .arg(data_dir.path())
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("iop starts");
+    let said: Vec<_> = BufReader::new(up.stderr.take().expect("it is piped"))
+        .lines()
+        .map_while(Result::ok)
+        .inspect(|line| {
+            if line.contains("standard output cannot be written") {
+                let id = up.id().to_string();
+                Command::new("kill").args(["-TERM", &id]).status().expect("it can be told to stop");
+            }
+        })
+        .collect();
+    let status = up.wait().expect("it ends");
+    assert!(status.success(), "{status}: {said:?}");
+    assert!(said.iter().any(|line| line.contains("standard output")), "{said:?}");
+}
