@@ -24,6 +24,7 @@ keys! {
     CONTENT = "\"content\"";
     ERROR = "\"error\"";
     FINISH_REASON = "\"finish_reason\"";
+    REASONING = "\"reasoning\"";
     REASONING_CONTENT = "\"reasoning_content\"";
     TEXT = "\"text\"";
     USAGE = "\"usage\"";

@@ -6,7 +6,9 @@ use serde_json::value::RawValue;
 
 use super::likeness::Likeness;
 use super::read_figures;
-use super::search::{CHOICES, ERROR, FINISH_REASON, USAGE};
+use super::search::{
+    ARGUMENTS, CHOICES, CONTENT, ERROR, FINISH_REASON, REASONING, REASONING_CONTENT, TEXT, USAGE,
+};
 use crate::openai::ProviderError;
 use crate::sse::{Event, EventTooLarge, Splitter};
 
@@ -126,7 +128,7 @@ impl Seen {
             self.parse(event.data);
         } else {
             self.is_openai = self.is_openai || CHOICES.is_in(event.data);
-            self.deltas += 1;
+            self.deltas += u64::from(has_content(event.data));
             self.ordinary.learn(event.data);
         }
     }
@@ -157,6 +159,14 @@ fn is_remarkable(data: &[u8]) -> bool {
     FINISH_REASON.values(data).any(|value| value[0] == b'"')
         || USAGE.values(data).any(|value| value[0] == b'{')
         || ERROR.occurrences(data).any(|rest| !rest.starts_with(b":null"))
+}
+
+/// Says whether an event without a finish reason generated something: the first chunk of many servers
+/// only names the role.
+fn has_content(data: &[u8]) -> bool {
+    [&CONTENT, &REASONING_CONTENT, &REASONING, &TEXT, &ARGUMENTS]
+        .into_iter()
+        .any(|key| key.values(data).any(|value| value[0] == b'"' && value.get(1) != Some(&b'"')))
 }
 
 #[derive(Deserialize)]
@@ -228,6 +238,19 @@ mod tests {
         assert_eq!(seen.usage(), Some(Usage { input_tokens: 9, output_tokens: 2 }));
         assert!(seen.has_finished() && seen.is_done() && seen.is_openai() && !seen.is_truncated());
         assert_eq!((seen.error(), seen.deltas()), (None, 2));
+    }
+
+    #[test]
+    fn a_chunk_that_only_names_the_role_generated_nothing() {
+        for first in [r#"{"role":"assistant"}"#, r#"{"role": "assistant", "content": ""}"#] {
+            let seen = observed(&format!(
+                "data: {{\"choices\":[{{\"index\":0,\"delta\":{first},\"finish_reason\":null}}]}}\n\n\
+                 data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"Hi\"}},\"finish_reason\":null}}]}}\n\n\
+                 data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" you\"}},\"finish_reason\":null}}]}}\n\n\
+                 data: {{\"choices\":[{{\"index\":0,\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n",
+            ));
+            assert_eq!(seen.deltas(), 2, "{first}");
+        }
     }
 
     #[test]
