@@ -235,6 +235,18 @@ fn refusals_are_flagged_and_only_three_of_them_are_queued_again() {
 }
 
 #[test]
+fn a_head_that_is_no_answers_head_breaks_the_stream() {
+    for status in [0, 99, 100, 101, 103, 199, 1000, 65_736, u32::MAX] {
+        let head = v1::TunnelHead { status, headers: Vec::new() };
+        let wire = v1::ProviderTunnelFrame {
+            session_id: String::new(),
+            kind: Some(v1::provider_tunnel_frame::Kind::Head(head)),
+        };
+        assert!(TunnelAnswer::try_from(wire).is_err(), "{status}");
+    }
+}
+
+#[test]
 fn unknown_values_are_never_success() {
     let unknown_reason = v1::Refusal { reason: 99, message: String::new() };
     assert_eq!(iop_wire::Refused::from(unknown_reason).requeue(), None);

@@ -64,10 +64,11 @@ impl TryFrom<v1::ProviderTunnelFrame> for TunnelAnswer {
     fn try_from(wire: v1::ProviderTunnelFrame) -> Result<Self, AnswerError> {
         let frame = match wire.kind {
             Some(Kind::Head(head)) => {
+                // An informational head (1xx) announces an answer and is none; 101 would end HTTP.
                 let status = u16::try_from(head.status)
                     .ok()
-                    .filter(|status| (100..1000).contains(status))
-                    .ok_or(AnswerError { field: "status", problem: "not an HTTP status" })?;
+                    .filter(|status| (200..1000).contains(status))
+                    .ok_or(AnswerError { field: "status", problem: "no status of an answer" })?;
                 TunnelFrame::Head(ResponseHead { status, headers: header::borrowed(head.headers) })
             }
             Some(Kind::Body(body)) => {
