@@ -28,14 +28,17 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
+use crate::chat::ChatError;
 use crate::cli::{Cli, Command, Node};
+use crate::client::AskError;
+use crate::up::UpError;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let usual = cli.command.usual_log();
     if let Err(reason) = logging::start(cli.log.as_deref(), usual, cli.log_format) {
         eprintln!("error: {reason}");
-        return ExitCode::from(2);
+        return ExitCode::from(USAGE);
     }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = cli.workers {
@@ -52,8 +55,23 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", chain(&*error));
-            ExitCode::FAILURE
+            if is_usage(&*error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
+    }
+}
+
+/// Exit code of a command line that cannot be carried out as typed; clap's own.
+const USAGE: u8 = 2;
+
+/// Says whether the command line is to blame rather than what it met.
+fn is_usage(error: &(dyn Error + 'static)) -> bool {
+    let asked = |error: &(dyn Error + 'static)| {
+        matches!(error.downcast_ref(), Some(AskError::Malformed { .. }))
+    };
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(up), _) => UpError::is_usage(up),
+        (None, Some(ChatError::Ask(error))) => asked(error),
+        (None, _) => asked(error),
     }
 }
 

@@ -54,6 +54,12 @@ pub(crate) async fn run(up: cli::Up) -> Result<(), UpError> {
         },
         () = stop.cancelled() => Ok(()),
     };
+    if stop.is_cancelled() {
+        let drain = edge_config.limits.drain.as_secs();
+        announce(&format!(
+            "\nStopping: what is running may finish within {drain} s, Ctrl-C again ends it at once\n"
+        ));
+    }
     // The Edge first: what runs may finish over the link, which the Node keeps until then.
     edge.edge.stop();
     edge.edge.stopped().await;
@@ -225,6 +231,22 @@ async fn first_models(
     let models: Value = base.get("/v1/models").await?;
     let ids = models["data"].as_array().into_iter().flatten();
     Ok(ids.filter_map(|model| model["id"].as_str().map(str::to_owned)).collect())
+}
+
+impl UpError {
+    /// Says whether the command line itself is to blame.
+    pub(crate) const fn is_usage(&self) -> bool {
+        match self {
+            Self::SameName(_) | Self::WhichNode => true,
+            Self::File(_)
+            | Self::Config(_)
+            | Self::Edge(_)
+            | Self::Node(_)
+            | Self::Ask(_)
+            | Self::Try(_)
+            | Self::Signals(_) => false,
+        }
+    }
 }
 
 /// Why one machine is not served.

@@ -115,11 +115,11 @@ struct Ended {
 impl Ended {
     /// An Edge that stops in order is news; anything else may need a person if it repeats.
     fn log(&self, wait: Duration) {
-        let Self { reason, message, .. } = self;
+        let Self { reason, message: told, .. } = self;
         if *reason == CloseReason::ShuttingDown {
-            info!(%reason, message, ?wait, "no link to the edge");
+            info!(%reason, told, ?wait, "no link to the edge");
         } else {
-            warn!(%reason, message, ?wait, "no link to the edge");
+            warn!(%reason, told, ?wait, "no link to the edge");
         }
     }
 
