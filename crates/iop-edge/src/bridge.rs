@@ -79,6 +79,9 @@ pub(crate) fn tunnel(request: TunnelRequest) -> RequestMessage {
     RequestMessage::Tunnel(request.into())
 }
 
+/// A file that was loaded is one revision; reloading will count on.
+pub(crate) const FIRST_REVISION: u64 = 1;
+
 /// Writes what a Node is configured to do.
 pub(crate) fn node_config(view: &NodeView<'_>) -> v1::NodeConfig {
     v1::NodeConfig {

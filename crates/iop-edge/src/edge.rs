@@ -30,7 +30,7 @@ use crate::core::{Addresses, Core, Timing};
 use crate::group::Group;
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
-use crate::settings::{self, NotLoopback};
+use crate::settings::{self, NodeTooLarge, NotLoopback};
 use crate::surface;
 use crate::surface::guard::Guard;
 
@@ -48,6 +48,9 @@ pub enum StartError {
     /// Local mode does not open this address.
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
+    /// A Node could not be told its configuration.
+    #[error(transparent)]
+    NodeTooLarge(#[from] NodeTooLarge),
     /// Routes contradict each other.
     #[error(transparent)]
     Routes(#[from] ConfigError),
@@ -122,6 +125,7 @@ impl Edge {
         timing: Timing,
     ) -> Result<Self, StartError> {
         settings::check_loopback(&file)?;
+        settings::check_node_sizes(&file)?;
         let admission = Admission::new(crate::now(), settings::admission(&file))?;
         let listen = file.listen;
         let (clients, clients_at) = bind(&*tools.net, "clients", listen.clients).await?;

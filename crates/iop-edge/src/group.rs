@@ -76,8 +76,6 @@ pub(crate) struct Linked {
     pub(crate) stats: LinkStats,
 }
 
-/// A file that was loaded is one revision; reloading will count on.
-const FIRST_REVISION: u64 = 1;
 /// Registrations that may be under way at once; further ones forget the older.
 const MAX_INTRODUCED: usize = 1024;
 /// Longest name of a Node: it appears in logs, metrics and paths.
@@ -145,7 +143,7 @@ impl EdgeHost for Group {
             ));
         }
         let node = NodeId::from(request.node_id.as_str());
-        let view = self.file.node_view(&node, FIRST_REVISION);
+        let view = self.file.node_view(&node, bridge::FIRST_REVISION);
         let config = bridge::node_config(&view);
         let mut nodes = self.lock();
         if nodes.introduced.len() >= MAX_INTRODUCED {

@@ -25,7 +25,7 @@ mod timer;
 
 pub use self::core::{Addresses, Timing};
 pub use self::edge::{Edge, StartError, Tools};
-pub use self::settings::NotLoopback;
+pub use self::settings::{NodeTooLarge, NotLoopback};
 
 /// The monotonic clock; tests move it.
 fn now() -> std::time::Instant {

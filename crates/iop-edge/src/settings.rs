@@ -7,6 +7,9 @@ use iop_admission::{
     CandidateConfig, Config, ProviderId, ProviderSettings, QueueLimits, RouteConfig, RouteSettings,
 };
 use iop_config::{EdgeConfig, Route};
+use iop_types::NodeId;
+
+use crate::bridge;
 
 /// Returns what admission is told: routes, and what the file says about providers.
 pub(crate) fn admission(file: &EdgeConfig) -> Config {
@@ -91,6 +94,35 @@ pub(crate) fn check_loopback(file: &EdgeConfig) -> Result<(), NotLoopback> {
     Ok(())
 }
 
+/// A Node whose configuration does not fit the one message that carries it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "nodes.{node}: its configuration takes {bytes} bytes, a node is told {MAX_NODE_CONFIG} at most: \
+     shorten `targets`, `headers` or `script`, or spread its providers over two nodes"
+)]
+pub struct NodeTooLarge {
+    /// The Node.
+    pub node: NodeId,
+    /// Bytes of its configuration as it is sent.
+    pub bytes: usize,
+}
+
+/// Most that one Node's configuration may take: the message that carries it is a control frame, and
+/// has some limits and numbers of its own.
+const MAX_NODE_CONFIG: usize = iop_wire::Class::Control.max_envelope() - 4 * 1024;
+
+/// Refuses a file whose Nodes could never be told what it says.
+pub(crate) fn check_node_sizes(file: &EdgeConfig) -> Result<(), NodeTooLarge> {
+    for node in file.nodes.keys() {
+        let config = bridge::node_config(&file.node_view(node, bridge::FIRST_REVISION));
+        let bytes = iop_wire::frame::encoded_len(&config);
+        if bytes > MAX_NODE_CONFIG {
+            return Err(NodeTooLarge { node: node.clone(), bytes });
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +135,20 @@ mod tests {
         let refusal = check_loopback(&file).unwrap_err().to_string();
         assert!(refusal.starts_with("listen.admin: 0.0.0.0:7402"), "{refusal}");
         assert!(refusal.contains("managed mode") && refusal.contains("127.0.0.1:7402"));
+    }
+
+    #[test]
+    fn a_node_that_could_not_be_told_its_configuration_is_named() {
+        let file = |bytes: usize| {
+            let text = "x".repeat(bytes);
+            let text = format!(
+                "version: 1\nnodes:\n  box:\n    providers:\n      m: {{ adapter: mock, script: {{ answer: {{ text: {text} }} }} }}\n"
+            );
+            EdgeConfig::parse(&text, "edge.yaml").unwrap()
+        };
+        assert_eq!(check_node_sizes(&file(MAX_NODE_CONFIG - 1000)), Ok(()));
+        let refusal = check_node_sizes(&file(MAX_NODE_CONFIG)).unwrap_err().to_string();
+        assert!(refusal.starts_with("nodes.box: its configuration takes 10"), "{refusal}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use http::{HeaderMap, Method, header};
 use iop_dialect::sse::{ProgressScan, is_event_stream};
 use iop_execution::{Body, BoxFuture, CallError, Cancelled, Outlet, Tunnel};
 use iop_net::http::{self as provider, Frame, Request};
-use iop_types::{ErrorCode, Failure, ResponseHead, TunnelFrame, TunnelRequest};
+use iop_types::{ErrorCode, Failure, Header, ResponseHead, TunnelFrame, TunnelRequest};
 
 use super::exchange::Exchange;
 use super::headers::{for_client, for_provider};
@@ -54,7 +54,11 @@ async fn relay(
 ) -> Result<(), CallError> {
     let head = exchange.head().await?;
     let mut scan = is_plain_event_stream(&head.headers).then(ProgressScan::new);
-    let head = ResponseHead { status: head.status.as_u16(), headers: for_client(&head.headers) };
+    let headers = for_client(&head.headers);
+    if let Some(failure) = too_large(&headers, "head") {
+        return Err(exchange.give_up(failure).await);
+    }
+    let head = ResponseHead { status: head.status.as_u16(), headers };
     exchange.emit(outlet, TunnelFrame::Head(head)).await?;
     while let Some(frame) = exchange.frame().await? {
         let frame = match frame {
@@ -62,11 +66,36 @@ async fn relay(
                 let progress = scan.as_mut().is_none_or(|scan| scan.scan(&data));
                 TunnelFrame::Body { data, progress }
             }
-            Frame::Trailers(trailers) => TunnelFrame::Trailers(for_client(&trailers)),
+            Frame::Trailers(trailers) => {
+                let trailers = for_client(&trailers);
+                if let Some(failure) = too_large(&trailers, "trailers") {
+                    return Err(exchange.give_up(failure).await);
+                }
+                TunnelFrame::Trailers(trailers)
+            }
         };
         exchange.emit(outlet, frame).await?;
     }
     Ok(())
+}
+
+/// Most that the names and values of a head, or of trailers, may take: one frame of the link carries
+/// them, and a header costs it a few bytes more.
+const MAX_HEADERS: usize = 40 * 1024;
+/// What a header costs beside its name and value, at most.
+const HEADER_COST: usize = 16;
+
+/// Says why these headers cannot be passed on.
+fn too_large(headers: &[Header], part: &str) -> Option<Failure> {
+    let cost = |header: &Header| header.name.len() + header.value.len() + HEADER_COST;
+    let bytes: usize = headers.iter().map(cost).sum();
+    (bytes > MAX_HEADERS).then(|| {
+        let message = format!(
+            "the provider's response {part} takes {bytes} bytes, more than the {MAX_HEADERS} that \
+             are passed on"
+        );
+        Failure::new(ErrorCode::ProviderError, message)
+    })
 }
 
 /// Says whether keep-alives can be told from progress: in any other body every byte is progress.
