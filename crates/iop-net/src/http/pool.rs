@@ -140,15 +140,11 @@ impl Inner {
 
     /// Takes the connection that was used last, if it seems to live.
     pub(super) fn checkout(&self) -> Option<Lane> {
-        // 10 ms: the reactor has reported by then what came in before; asking the kernel costs more
-        // than it tells while connections change hands quickly.
-        const ASK_AFTER: Duration = Duration::from_millis(10);
         loop {
             let lane = self.lock().lanes.pop()?;
-            let idle = lane.idle_since.elapsed();
-            let lives =
-                idle < self.options.idle && (idle < ASK_AFTER || !lane.line().is_readable());
-            if lives {
+            // The kernel is asked each time: servers do close right behind an answer, without having
+            // said so, and a request that reaches them then is lost.
+            if lane.idle_since.elapsed() < self.options.idle && !lane.line().is_readable() {
                 lane.line().reuse();
                 return Some(lane);
             }

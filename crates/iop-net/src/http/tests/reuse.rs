@@ -39,7 +39,6 @@ async fn a_pooled_connection_that_the_provider_ended_is_replaced_unseen() {
         let mut first = serve_one(&provider).await;
         first.write_all(goodbye.as_bytes()).await.unwrap();
         drop(first);
-        settle().await;
 
         let mut call = provider.pool.call(post("second"));
         let (head, mut second) = tokio::join!(soon(call.head()), async {
