@@ -10,6 +10,7 @@ use iop_store::{DataDir, DataDirError, EdgeHistory};
 use crate::cli;
 use crate::config_command::{self, FileError};
 use crate::data_dir::{self, variable};
+use crate::descriptors;
 use crate::stop_signal;
 
 /// Runs `iop edge` until a signal.
@@ -18,6 +19,7 @@ use crate::stop_signal;
 /// The file is not valid, a port or the data directory is taken.
 pub(crate) async fn run(command: cli::Edge) -> Result<(), EdgeError> {
     let config = configured(config_command::edge_file(&command.config)?, &command.listen)?;
+    descriptors::allow_many();
     let stop = stop_signal::listen().map_err(EdgeError::Signals)?;
     let mut started = start(config).await?;
     crate::announce(&format!("Endpoint  http://{}/v1\n", started.edge.addresses().clients));

@@ -11,6 +11,7 @@ mod cli;
 mod client;
 mod config_command;
 mod data_dir;
+mod descriptors;
 mod edge;
 mod logging;
 mod models;

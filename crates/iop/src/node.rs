@@ -17,6 +17,7 @@ use tracing::info;
 
 use crate::config_command::{self, FileError};
 use crate::data_dir::{self, variable};
+use crate::descriptors;
 use crate::stop_signal;
 
 /// Runs `iop node run` until a signal, or until the Edge makes another dial pointless.
@@ -26,6 +27,7 @@ use crate::stop_signal;
 pub(crate) async fn run(file: &Path) -> Result<(), NodeError> {
     let variables = NodeOverlay::from_variables(variable)?;
     let config = config_command::node_file(file)?.overlaid(variables)?;
+    descriptors::allow_many();
     let stop = stop_signal::listen().map_err(NodeError::Signals)?;
     let places = LocalServer::usual();
     let started = start(&config, config.edge, places)?;

@@ -13,12 +13,14 @@ use iop_edge::Addresses;
 use iop_node::LocalServer;
 use iop_types::{AdapterType, NodeId, ProviderKey};
 use serde_json::Value;
+use tracing::warn;
 
 use crate::announce;
 use crate::chat::{ChatError, Conversation};
 use crate::cli;
 use crate::client::{AskError, Base};
 use crate::config_command::{self, FileError};
+use crate::descriptors;
 use crate::edge::{self, EdgeError};
 use crate::node::{self, NodeError};
 use crate::stop_signal;
@@ -37,6 +39,7 @@ const TRY_MODELS: Duration = Duration::from_secs(60);
 /// Files or flags are not valid, a port or a data directory is taken.
 pub(crate) async fn run(up: cli::Up) -> Result<(), UpError> {
     let (edge_config, node_config) = configured(&up)?;
+    descriptors::allow_many();
     let stop = stop_signal::listen().map_err(UpError::Signals)?;
     let mut edge = edge::start(edge_config.clone()).await?;
     let addresses = edge.edge.addresses();
@@ -143,7 +146,11 @@ async fn tell(
     let base = Base::parse(&format!("http://{}", addresses.clients), "endpoint")?;
     let looks = config.nodes.get(node).is_none_or(NodeEntry::discovers);
     let bound = if up.try_text.is_some() { TRY_MODELS } else { FIRST_MODELS };
-    let models = first_models(&base, addresses, bound).await?;
+    let models = first_models(&base, addresses, bound).await.unwrap_or_else(|error| {
+        // What is served is served, whether it can be told or not.
+        warn!(reason = crate::chain(&error), "the models cannot be listed");
+        Vec::new()
+    });
     announce(&announcement(&base, addresses, &models, looks.then_some(places), up.demo));
     if let Some(text) = &up.try_text {
         announce(&format!("\n> {text}\n"));

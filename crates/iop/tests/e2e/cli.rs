@@ -69,7 +69,7 @@ async fn what_cannot_be_started_is_refused_with_what_to_do() {
     let name = "a=nope:http://127.0.0.1:1";
     refused(&up(&["--provider", name]), 2, &["no adapter `nope`", "openai_compat"]).await;
     let twice = ["--provider", "a=openai_compat:http://127.0.0.1:1"];
-    refused(&up(&[twice, twice].concat()), 1, &["`a` twice", "its own name"]).await;
+    refused(&up(&[twice, twice].concat()), 2, &["`a` twice", "its own name"]).await;
     refused(&up(&["--demo", "--provider", twice[1]]), 2, &["cannot be used with"]).await;
     refused(&["up", "--nonsense"], 2, &["--nonsense"]).await;
 

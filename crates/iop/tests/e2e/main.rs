@@ -14,6 +14,7 @@ mod cancel;
 mod capacity;
 mod cli;
 mod counts;
+mod extremes;
 mod faults;
 mod link;
 mod nodes;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use iop_testkit::ScriptedProvider;
 use serde_json::json;
 
-use crate::support::{Apart, CHAT, Pass, Proxy, Running, stream, streamed, unary};
+use crate::support::{Apart, CHAT, MODEL, Pass, Proxy, Running, stream, streamed, unary};
 
 /// Two Nodes, each with a provider that lists a model of its own, and a mock on the first.
 struct Two {
@@ -163,5 +163,30 @@ routes:
     waiting.body().await.unwrap();
     assert_eq!(provider.log().exchanges.len(), 1);
     assert_eq!(proxy.accepted(), 1);
+    group.edge.idle().await;
+}
+
+#[tokio::test]
+async fn a_second_process_under_the_same_name_is_refused_and_the_first_keeps_its_streams() {
+    let provider = ScriptedProvider::start().await;
+    provider.on(CHAT, |_| stream::held(3));
+    let file = format!(
+        "version: 1\nnodes:\n  one:\n    providers:\n      \
+         p: {{ adapter: openai_compat, endpoint: '{}' }}\n",
+        provider.endpoint()
+    );
+    let group = Apart::start(&file).await;
+    let _first = group.node("one").await;
+    group.edge.serves(MODEL).await;
+    let generation = group.edge.generation("one").await;
+    let mut client = group.edge.chat(&streamed(MODEL)).await;
+    client.head().await.unwrap();
+    // As on a cloned disk, but for the directory, which has one owner.
+    let second = group.twin("one");
+    second.wait_for_line("duplicate_node").await;
+    group.process.wait_for_line("refused a second live instance of a node").await;
+    assert_eq!(group.edge.generation("one").await, generation);
+    provider.release(1);
+    assert_eq!(client.body().await.unwrap(), stream::held_body(3));
     group.edge.idle().await;
 }

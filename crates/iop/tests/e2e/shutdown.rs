@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use iop_testkit::http;
 use iop_testkit::{ScriptedProvider, answer};
 
-use crate::support::{Apart, CHAT, MODEL, Running, Up, stream, streamed, unary};
+use crate::support::{Apart, CHAT, Edge, MODEL, Running, Up, stream, streamed, unary};
 
 /// An Edge and a Node over a provider with many permits and this drain time.
 async fn group(provider: &ScriptedProvider, drain: &str) -> (Apart, Running) {
@@ -138,4 +138,36 @@ async fn one_process_for_both_lets_its_streams_finish_too() {
     let status = queued.head().await.unwrap().status;
     assert!([200, 503].contains(&status), "{status}");
     assert!(up.process.wait_for_exit().await.success());
+}
+
+#[tokio::test]
+async fn a_node_that_is_told_to_stop_finishes_what_it_has_and_gets_nothing_new() {
+    let provider = ScriptedProvider::start().await;
+    provider.on(CHAT, |_| stream::held(20));
+    let (group, mut node) = group(&provider, "20s").await;
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        let mut client = group.edge.chat(&streamed(MODEL)).await;
+        client.head().await.unwrap();
+        streams.push(client);
+    }
+    node.terminate();
+    let drains = async |edge: &Edge| edge.link("one").await["draining"] == true;
+    group.edge.until("the node drains", drains).await;
+    let mut late = group.edge.chat(&unary(MODEL)).await;
+    group.edge.wait_for_metric("iop_queue_waiting", 1.0).await;
+    provider.release(5);
+    for client in &mut streams {
+        assert_eq!(client.body().await.unwrap(), stream::held_body(20));
+    }
+    assert!(node.wait_for_exit().await.success());
+    assert_eq!(provider.log().exchanges.len(), 5, "nothing new");
+    // Whoever waited is served by the next process of the node.
+    let _next = group.node("one").await;
+    provider.release(1);
+    assert_eq!(late.head().await.unwrap().status, 200);
+    group
+        .edge
+        .until("the late one is done", async |edge| edge.metric("iop_queue_waiting").await == 0.0)
+        .await;
 }

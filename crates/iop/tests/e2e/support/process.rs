@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use iop_testkit::{IopProcess, ScriptedProvider};
 use tempfile::TempDir;
+use tokio::process::Command;
 
 use super::{Edge, MODEL};
 
@@ -26,6 +27,11 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Self {
         Self { name: name.to_owned(), process: IopProcess::start(IOP, arguments) }
+    }
+
+    /// Starts a prepared command, for tests that need a shell around it.
+    pub(crate) fn start_command(name: &str, command: Command) -> Self {
+        Self { name: name.to_owned(), process: IopProcess::start_command(command) }
     }
 
     /// Kills it and waits until it is gone.
@@ -86,6 +92,11 @@ impl Up {
         up.edge.serves(MODEL).await;
         up
     }
+
+    /// Serves a scripted provider whatever it lists.
+    pub(crate) async fn serving_any(provider: &ScriptedProvider) -> Self {
+        Self::start(&["--provider", &format!("script=openai_compat:{}", provider.endpoint())]).await
+    }
 }
 
 /// An Edge and Nodes as processes of their own.
@@ -123,8 +134,17 @@ impl Apart {
 
     /// Starts a Node that dials this address, which need not lead anywhere yet.
     pub(crate) fn node_towards(&self, name: &str, edge: SocketAddr) -> Running {
-        let path = self.dir.path().join(format!("{name}.yaml"));
-        let data = self.dir.path().join(name);
+        self.process_of(name, edge, name)
+    }
+
+    /// Starts another process for a Node that runs already.
+    pub(crate) fn twin(&self, name: &str) -> Running {
+        self.process_of(name, self.edge.nodes, &format!("{name}-twin"))
+    }
+
+    fn process_of(&self, name: &str, edge: SocketAddr, folder: &str) -> Running {
+        let path = self.dir.path().join(format!("{folder}.yaml"));
+        let data = self.dir.path().join(folder);
         let mut file = "version: 1\n".to_owned();
         let _ = write!(file, "node: {name}\nedge: {edge}\ndata_dir: '{}'\n", data.display());
         std::fs::write(&path, file).unwrap();
