@@ -35,3 +35,33 @@ fn a_pages_status_is_the_codes() {
         assert_eq!(retry, code.is_retryable(), "docs/errors/{code}.md is wrong about trying again");
     }
 }
+
+#[test]
+fn every_test_that_a_page_names_exists() {
+    let page = std::fs::read_to_string(repository().join("docs/testing.md")).unwrap();
+    let sources = rust_sources(&repository().join("crates"));
+    for name in page.split('`').filter(|word| word.len() >= 20 && word.chars().all(is_name)) {
+        assert!(
+            sources.iter().any(|source| source.contains(&format!("fn {name}("))),
+            "docs/testing.md names `{name}`, which no test is called"
+        );
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'
+}
+
+/// Reads every Rust file below a folder.
+fn rust_sources(folder: &Path) -> Vec<String> {
+    let mut sources = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources.extend(rust_sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(std::fs::read_to_string(path).unwrap());
+        }
+    }
+    sources
+}
