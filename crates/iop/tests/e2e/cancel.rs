@@ -3,10 +3,16 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use iop_testkit::http::Client;
-use iop_testkit::script::OnCancel;
+use iop_testkit::script::{OnCancel, Script};
 use iop_testkit::{ScriptedProvider, answer};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use crate::support::{CHAT, Edge, MODEL, SEEN, Up, stream, streamed, unary};
 
@@ -79,8 +85,7 @@ async fn a_provider_sees_within_a_second_that_a_client_left_mid_stream() {
 #[tokio::test]
 async fn a_provider_sees_within_a_second_that_a_client_left_before_the_head() {
     let provider = ScriptedProvider::start().await;
-    provider.on(CHAT, |request| stream::head().chain(answer::chat(request, "never")).hold());
-    provider.on(CHAT, |_| iop_testkit::Script::new().hold());
+    provider.on(CHAT, |_| Script::new().hold());
     let up = Up::serving(&provider, 4).await;
     let mut index = 0;
     for body in [streamed(MODEL), unary(MODEL)] {
@@ -124,7 +129,7 @@ async fn a_client_that_leaves_the_queue_is_never_sent_anywhere() {
 #[tokio::test]
 async fn a_client_that_leaves_during_its_upload_is_noticed_though_the_provider_reads_nothing() {
     let provider = ScriptedProvider::start().await;
-    provider.at_head(CHAT, |_| iop_testkit::Script::new().hold().read_body());
+    provider.at_head(CHAT, |_| Script::new().hold().read_body());
     let up = Up::serving(&provider, 1).await;
     let mut body = unary(MODEL);
     body["messages"][0]["content"] = json!("x".repeat(12 << 20));
@@ -174,4 +179,45 @@ async fn a_provider_that_ignores_a_cancellation_is_reset_and_its_permit_is_a_zom
     up.edge.wait_for_metric("iop_requests_in_flight", 0.0).await;
     let zombies = "iop_provider_zombies{node=\"local\",provider=\"script\"}";
     up.edge.wait_for_metric(zombies, 1.0).await;
+}
+
+/// On one connection of HTTP/2 each stream is a client of its own.
+#[tokio::test]
+async fn a_stream_of_http_2_that_is_reset_is_a_client_that_left_and_the_others_go_on() {
+    let provider = ScriptedProvider::start().await;
+    provider.on(CHAT, |request| {
+        if request.json()["stream"] == true { stream::held(5) } else { Script::new().hold() }
+    });
+    let up = Up::serving(&provider, 8).await;
+    let socket = TcpStream::connect(up.edge.clients).await.unwrap();
+    let (sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let ask = |body: &Value| {
+        let request = Request::post(format!("http://{}{CHAT}", up.edge.clients))
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .unwrap();
+        let mut sender = sender.clone();
+        async move { sender.send_request(request).await.unwrap() }
+    };
+    let kept = ask(&streamed(MODEL)).await;
+    let left = ask(&streamed(MODEL)).await;
+    let silent = tokio::spawn(ask(&unary(MODEL)));
+    provider.wait_for_requests(3).await;
+
+    // One in the middle of its stream, one before its head.
+    let at = Instant::now();
+    drop(left);
+    seen(&provider, 1, at).await;
+    let at = Instant::now();
+    silent.abort();
+    seen(&provider, 2, at).await;
+    up.edge.wait_for_metric("iop_requests_in_flight", 1.0).await;
+    provider.release(1);
+    let body = kept.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, stream::held_body(5));
+    up.edge.idle().await;
+    drop(sender);
+    connection.await.unwrap().unwrap();
 }

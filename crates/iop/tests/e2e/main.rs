@@ -20,4 +20,5 @@ mod link;
 mod nodes;
 mod restart;
 mod shutdown;
+mod stress;
 mod up;
