@@ -39,7 +39,12 @@ pub fn tcp_sockets() -> Vec<TcpSocket> {
     // A kernel without IPv6 has no second table.
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"]
         .map(|path| fs::read_to_string(path).unwrap_or_default());
-    tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(tcp_socket).collect()
+    let lines = tables.iter().flat_map(|table| table.lines().skip(1));
+    let mut sockets: Vec<_> = lines.filter_map(tcp_socket).collect();
+    // The kernel hands a table out in parts, and shows a socket again when others came in between.
+    sockets.sort_by_key(|socket| (socket.local, socket.remote));
+    sockets.dedup_by_key(|socket| (socket.local, socket.remote));
+    sockets
 }
 
 /// How many established connections lead to this port, counted at the dialling end.

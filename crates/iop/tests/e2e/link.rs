@@ -141,7 +141,9 @@ async fn a_drop_at_any_step_of_birth_ends_in_one_link() {
     for (name, proxy, node) in &mut nodes {
         group.edge.linked(name).await;
         assert_eq!(proxy.most_at_once(), 1, "{name}");
-        assert_eq!(kernel::connections_to(proxy.address().port()), 1, "{name}");
+        let port = proxy.address().port();
+        let what = format!("{name} has one connection");
+        group.edge.until(&what, async |_| kernel::connections_to(port) == 1).await;
         node.terminate();
         assert!(node.wait_for_exit().await.success());
         let what = format!("{name} has left");
