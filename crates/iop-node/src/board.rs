@@ -169,9 +169,10 @@ impl Board {
         self.entries.iter().map(|(key, entry)| entry.status(key)).collect()
     }
 
-    /// Says whether a provider still waits for its first targets.
-    pub fn has_starting(&self) -> bool {
-        self.entries.values().any(|entry| entry.state == ProviderState::Starting)
+    /// Says whether a provider is expected: not up yet, or away. Requests may be waiting for it.
+    pub fn has_expected(&self) -> bool {
+        let is_expected = |state| matches!(state, ProviderState::Starting | ProviderState::Absent);
+        self.entries.values().any(|entry| is_expected(entry.state))
     }
 }
 
@@ -334,6 +335,17 @@ mod tests {
         assert!(board.status(&key).unwrap().targets.is_empty());
         assert!(board.see(&key, lists(&["m"]), IDLE));
         assert_eq!(state(&board, &key), ProviderState::Ready);
+    }
+
+    #[test]
+    fn one_that_is_not_up_or_away_is_expected() {
+        let (mut board, key) = board(Serves::All);
+        assert!(board.has_expected());
+        board.see(&key, lists(&["m"]), IDLE);
+        assert!(!board.has_expected());
+        board.see(&key, silent(), IDLE);
+        board.see(&key, silent(), IDLE);
+        assert!(board.has_expected());
     }
 
     #[test]

@@ -170,8 +170,8 @@ impl Providers {
         self.board().statuses()
     }
 
-    pub(crate) fn has_starting(&self) -> bool {
-        self.board().has_starting()
+    pub(crate) fn has_expected(&self) -> bool {
+        self.board().has_expected()
     }
 
     async fn look(&self, providers: Vec<Bound>) -> Vec<ProviderStatus> {

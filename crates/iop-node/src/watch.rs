@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use crate::call::now;
 use crate::node::Shared;
 
-/// How often providers that serve, or once did, are looked at.
+/// How often providers are looked at while all of them serve.
 const USUAL_PAUSE: Duration = Duration::from_secs(10);
 
-/// How often one that has not come up yet is looked at: somebody is waiting for it.
-const STARTING_PAUSE: Duration = Duration::from_secs(2);
+/// How often while one is not up or away: requests may wait for it, 10 s at the Edge as a default.
+const EXPECTED_PAUSE: Duration = Duration::from_secs(2);
 
 /// How often zombies are checked against their ceiling.
 const COUNT_PAUSE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const COUNT_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) async fn watch(node: Arc<Shared>, stop: CancellationToken) {
     let mut counted = tokio::time::interval(COUNT_PAUSE);
     counted.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut next_look = tokio::time::Instant::now() + STARTING_PAUSE;
+    let mut next_look = tokio::time::Instant::now() + EXPECTED_PAUSE;
     loop {
         tokio::select! {
             biased;
@@ -38,7 +38,7 @@ pub(crate) async fn watch(node: Arc<Shared>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = look(&node) => {}
         }
-        let pause = if node.providers.has_starting() { STARTING_PAUSE } else { USUAL_PAUSE };
+        let pause = if node.providers.has_expected() { EXPECTED_PAUSE } else { USUAL_PAUSE };
         next_look = tokio::time::Instant::now() + pause;
     }
 }
