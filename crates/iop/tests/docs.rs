@@ -55,12 +55,12 @@ fn is_name(c: char) -> bool {
 /// Reads every Rust file below a folder.
 fn rust_sources(folder: &Path) -> Vec<String> {
     let mut sources = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry of it").path();
         if path.is_dir() {
             sources.extend(rust_sources(&path));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            sources.push(std::fs::read_to_string(path).unwrap());
+            sources.push(std::fs::read_to_string(path).expect("a source file"));
         }
     }
     sources
