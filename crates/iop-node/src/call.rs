@@ -233,13 +233,13 @@ fn settle<T>(node: &Shared, permit: iop_execution::Permit, returned: &Returned<T
             if failure.code == ErrorCode::ConnectFailed =>
         {
             drop(permit);
-            node.look_now.notify_one();
+            node.look_again();
         }
         Returned::Itself(_) | Returned::Cancelled => drop(permit),
         Returned::Unseen => {
             info!("provider did not end a cancelled call within the close grace: connection reset");
             permit.into_zombie(now());
-            node.look_now.notify_one();
+            node.look_again();
         }
     }
 }

@@ -37,7 +37,7 @@ impl NodeHost for Host {
         drop(current);
         // What changed between the ready message and now is told by a look of its own.
         self.0.tell(self.0.providers.statuses());
-        self.0.look_now.notify_one();
+        self.0.look_again();
     }
 
     fn accept(&self, request: NodeRequest) {

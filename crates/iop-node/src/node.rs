@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     pub(crate) journal: Journal,
     /// Calls, and the stopping of providers that were replaced.
     pub(crate) tasks: TaskTracker,
-    /// Asks for a look at the providers before the usual pause is over.
+    /// Asks for a look before the usual pause is over; see [`Self::look_again`].
     pub(crate) look_now: Notify,
     link: Mutex<Option<NodeLink>>,
 }
@@ -73,6 +73,14 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn link(&self) -> MutexGuard<'_, Option<NodeLink>> {
         self.link.lock().expect("no code panics while it holds the link")
+    }
+
+    /// Asks for a look at every provider now, because something may have changed: a request failed,
+    /// a model was pulled. Returns at once; what the look shows is told to the Edge. A look that is
+    /// under way when this is called does not count, since it may have asked before the change:
+    /// another follows it. Any number of calls meanwhile are one.
+    pub(crate) fn look_again(&self) {
+        self.look_now.notify_one();
     }
 
     /// Stops what a configuration left over, once its last call returned.
