@@ -9,7 +9,9 @@ use iop_net::net::Net;
 use iop_types::AdapterType;
 
 use crate::mock::{Mock, ScriptError};
-use crate::openai_compat::{MalformedHeader, OpenaiCompat};
+use crate::ollama::Ollama;
+use crate::openai_compat::OpenaiCompat;
+use crate::server::MalformedHeader;
 use crate::settings::ProviderSettings;
 
 /// What adapters need of the process they run in.
@@ -29,9 +31,8 @@ pub fn build(settings: &ProviderSettings, tools: &Tools) -> Result<Arc<dyn Provi
     match settings.adapter {
         AdapterType::Mock => Ok(Arc::new(Mock::new(settings)?)),
         AdapterType::OpenaiCompat => Ok(Arc::new(OpenaiCompat::new(settings, tools)?)),
-        adapter @ (AdapterType::Ollama | AdapterType::Vllm) => {
-            Err(BuildError::NotAvailable { adapter })
-        }
+        AdapterType::Ollama => Ok(Arc::new(Ollama::new(settings, tools)?)),
+        adapter @ AdapterType::Vllm => Err(BuildError::NotAvailable { adapter }),
     }
 }
 

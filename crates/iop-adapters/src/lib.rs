@@ -11,10 +11,12 @@
 
 mod build;
 mod mock;
+mod ollama;
 mod openai_compat;
+mod server;
 mod settings;
 
 pub use self::build::{BuildError, Tools, build};
 pub use self::mock::ScriptError;
-pub use self::openai_compat::MalformedHeader;
+pub use self::server::MalformedHeader;
 pub use self::settings::{MalformedSecret, ProviderSettings, Secret, Targets};

@@ -18,6 +18,7 @@
 //! and its unary siblings in an adapter, [`openai::StreamWriter`] and its siblings at the Edge.
 
 pub mod ndjson;
+pub mod ollama;
 pub mod openai;
 pub mod splice;
 pub mod sse;

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::StatusCode;
 use iop_dialect::openai::read_model_list;
 use iop_execution::{DiscoverError, Discovery};
-use iop_net::http::{Body, Call, CallError, Request};
 use iop_types::Target;
 
 use super::OpenaiCompat;
-use super::failure::failure_of;
+use crate::server::unreachable_by;
 
 /// A list of models is short; a server that needs longer is busy or gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,7 +29,7 @@ impl OpenaiCompat {
     }
 
     async fn ask(&self) -> Result<Vec<Target>, DiscoverError> {
-        let mut call = self.get("/v1/models");
+        let mut call = self.server.get("/v1/models");
         let head = call.head().await.map_err(|error| unreachable_by(&error))?;
         match head.status {
             status if status.is_success() => {}
@@ -50,16 +49,4 @@ impl OpenaiCompat {
             .map_err(|error| DiscoverError::Unusable(format!("GET /v1/models: {error}")))?;
         Ok(ids.into_iter().map(Target::from).collect())
     }
-
-    /// Begins a small request over a connection of its own.
-    pub(super) fn get(&self, path: &str) -> Call {
-        let mut headers = HeaderMap::new();
-        self.injected.add_to(&mut headers);
-        let body = Body::empty();
-        self.aside.call(Request { method: Method::GET, path: path.to_owned(), headers, body })
-    }
-}
-
-fn unreachable_by(error: &CallError) -> DiscoverError {
-    DiscoverError::Unreachable(failure_of(error).message)
 }

@@ -22,8 +22,8 @@ const MAX_BODY: usize = 8 << 20;
 impl Probe for OpenaiCompat {
     fn probe(&self, target: Target) -> BoxFuture<'_, ProbeOutcome> {
         Box::pin(async move {
-            let health = within(health(self.get("/health")));
-            let listing = within(listing(self.get("/v1/models"), target));
+            let health = within(health(self.server.get("/health")));
+            let listing = within(listing(self.server.get("/v1/models"), target));
             let (health, listing) = futures_util::future::join(health, listing).await;
             conclude(health, listing)
         })

@@ -1,9 +1,6 @@
 //! Normalized runs: the same endpoints, their answers translated into events.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, header};
 use iop_dialect::openai::{
     Answer, EmbeddingsRequest, StreamReader, TextKind, read_chat_answer, read_completion_answer,
     read_embeddings,
@@ -11,20 +8,15 @@ use iop_dialect::openai::{
 use iop_dialect::splice::{BodyError, Edit, Routing};
 use iop_dialect::sse::is_event_stream;
 use iop_execution::{CallError, Cancelled, Completion, Outlet};
-use iop_net::http::{Body, Frame, Head, Request};
+use iop_net::http::{Frame, Head};
 use iop_types::{ErrorCode, Event, EventKind, Failure, RunKind, RunRequest};
 
 use super::OpenaiCompat;
-use super::exchange::Exchange;
-use super::failure::{Redactor, refused};
 use super::operations::path_of;
+use crate::server::{Exchange, Redactor, content_type, unexpected};
 
 /// The largest answer that is not streamed: vectors of 2 048 inputs as numbers come near it.
 const MAX_ANSWER: usize = 64 << 20;
-/// An error body is read up to here; it is a sentence or two, or a page of HTML.
-const MAX_ERROR: usize = 64 << 10;
-/// How long an error body may take once its head is there.
-const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the answer of a run is read.
 enum Reading {
@@ -41,53 +33,31 @@ impl OpenaiCompat {
         cancelled: &mut Cancelled,
     ) -> Result<Completion, CallError> {
         let (reading, body) = prepare(&request, &input).map_err(CallError::Failed)?;
-        let mut headers = HeaderMap::new();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        self.injected.add_to(&mut headers);
-        let path = path_of(request.kind).to_owned();
-        let body = Body::Full(body);
-        let call = self.pool.call(Request { method: Method::POST, path, headers, body });
-
+        let call = self.server.execute(path_of(request.kind), body);
+        let redactor = self.server.redactor();
         let mut exchange = Exchange::new(call, cancelled);
         let head = exchange.head().await?;
         if !head.status.is_success() {
-            return Err(self.refusal(exchange, &head).await);
+            return Err(self.server.refusal(exchange, &head).await);
         }
         let answer = match (form_of(&head), reading) {
             (Ok(Form::Stream), Reading::Text(kind)) => {
                 exchange.emit(outlet, EventKind::Start.into()).await?;
-                read_stream(exchange, kind, outlet, &self.redactor).await?
+                read_stream(exchange, kind, outlet, redactor).await?
             }
             (Ok(Form::Json), reading) => {
                 exchange.emit(outlet, EventKind::Start.into()).await?;
-                read_whole(exchange, &reading, outlet, &self.redactor).await?
+                read_whole(exchange, &reading, outlet, redactor).await?
             }
             (Ok(Form::Stream), Reading::Embeddings { .. }) => {
-                let failure = unexpected("content type", "text/event-stream");
+                let failure = unexpected("content type", b"text/event-stream");
                 return Err(exchange.give_up(failure).await);
             }
             (Err(failure), _) => {
-                return Err(exchange.give_up(self.redactor.redact(failure)).await);
+                return Err(exchange.give_up(redactor.redact(failure)).await);
             }
         };
         Ok(Completion { finish: answer.finish, usage: answer.usage })
-    }
-
-    /// Reads the provider's reason for refusing.
-    async fn refusal(&self, mut exchange: Exchange<'_>, head: &Head) -> CallError {
-        let status = head.status.as_u16();
-        match tokio::time::timeout(ERROR_PATIENCE, exchange.body(MAX_ERROR)).await {
-            Ok(Err(CallError::Cancelled)) => CallError::Cancelled,
-            Ok(Ok(body)) => {
-                CallError::Failed(refused(status, &head.headers, &body, &self.redactor))
-            }
-            // The status says enough where the body does not arrive.
-            Ok(Err(CallError::Failed(_))) | Err(_) => {
-                let failure = refused(status, &head.headers, b"", &self.redactor);
-                exchange.give_up(failure).await
-            }
-        }
     }
 }
 
@@ -121,25 +91,11 @@ enum Form {
 }
 
 fn form_of(head: &Head) -> Result<Form, Failure> {
-    let value = |name| head.headers.get(name).map_or(&b""[..], HeaderValue::as_bytes);
-    let coding = value(header::CONTENT_ENCODING);
-    if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
-        return Err(unexpected("content encoding", &String::from_utf8_lossy(coding)));
+    match content_type(head)? {
+        essence if is_event_stream(essence) => Ok(Form::Stream),
+        essence if essence.eq_ignore_ascii_case(b"application/json") => Ok(Form::Json),
+        essence => Err(unexpected("content type", essence)),
     }
-    let content_type = value(header::CONTENT_TYPE);
-    if is_event_stream(content_type) {
-        return Ok(Form::Stream);
-    }
-    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
-    if essence.trim_ascii().eq_ignore_ascii_case(b"application/json") {
-        return Ok(Form::Json);
-    }
-    Err(unexpected("content type", &String::from_utf8_lossy(essence)))
-}
-
-fn unexpected(what: &str, found: &str) -> Failure {
-    let message = format!("the provider answered with unexpected {what} `{found}`");
-    Failure::new(ErrorCode::ProviderError, message)
 }
 
 /// Translates a stream, event by event.

@@ -22,18 +22,18 @@ use super::failure::failure_of;
 /// of a cancelled call.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-pub(super) struct Exchange<'a> {
+pub(crate) struct Exchange<'a> {
     call: Call,
     cancelled: &'a mut Cancelled,
 }
 
 impl<'a> Exchange<'a> {
-    pub(super) const fn new(call: Call, cancelled: &'a mut Cancelled) -> Self {
+    pub(crate) const fn new(call: Call, cancelled: &'a mut Cancelled) -> Self {
         Self { call, cancelled }
     }
 
     /// Waits for the head of the answer.
-    pub(super) async fn head(&mut self) -> Result<Head, CallError> {
+    pub(crate) async fn head(&mut self) -> Result<Head, CallError> {
         let head = tokio::select! {
             biased;
             () = &mut *self.cancelled => None,
@@ -46,7 +46,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Waits for the next frame, `None` at the clean end.
-    pub(super) async fn frame(&mut self) -> Result<Option<Frame>, CallError> {
+    pub(crate) async fn frame(&mut self) -> Result<Option<Frame>, CallError> {
         let frame = tokio::select! {
             biased;
             () = &mut *self.cancelled => None,
@@ -59,7 +59,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Reads the rest of the body into memory.
-    pub(super) async fn body(&mut self, limit: usize) -> Result<Bytes, CallError> {
+    pub(crate) async fn body(&mut self, limit: usize) -> Result<Bytes, CallError> {
         let body = tokio::select! {
             biased;
             () = &mut *self.cancelled => None,
@@ -72,7 +72,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Waits for room in the outlet and puts one item. The provider is not read meanwhile.
-    pub(super) async fn emit<T>(
+    pub(crate) async fn emit<T>(
         &mut self,
         outlet: &mut dyn Outlet<T>,
         item: T,
@@ -89,7 +89,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Ends a call whose answer cannot be used.
-    pub(super) async fn give_up(mut self, failure: Failure) -> CallError {
+    pub(crate) async fn give_up(mut self, failure: Failure) -> CallError {
         self.call.cancel();
         // Past the grace the drop resets the connection: the failure is known either way.
         let _ = tokio::time::timeout(CLOSE_GRACE, self.call.returned()).await;

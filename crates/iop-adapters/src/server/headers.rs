@@ -36,14 +36,14 @@ static OURS: [HeaderName; 8] = [
 
 /// Headers that this side adds to every request: the configured ones and the provider's API key.
 #[derive(Debug, Clone)]
-pub(super) struct Injected(HeaderMap);
+pub(crate) struct Injected(HeaderMap);
 
 impl Injected {
     /// Reads the settings.
     ///
     /// # Errors
     /// Names the header that cannot be sent.
-    pub(super) fn new(settings: &ProviderSettings) -> Result<Self, MalformedHeader> {
+    pub(crate) fn new(settings: &ProviderSettings) -> Result<Self, MalformedHeader> {
         let mut map = HeaderMap::new();
         for Header { name, value } in &settings.headers {
             let shown = || String::from_utf8_lossy(name).into_owned();
@@ -71,7 +71,7 @@ impl Injected {
     }
 
     /// Puts them into a request, in place of the request's own of the same names.
-    pub(super) fn add_to(&self, headers: &mut HeaderMap) {
+    pub(crate) fn add_to(&self, headers: &mut HeaderMap) {
         for name in self.0.keys() {
             headers.remove(name);
         }
@@ -102,7 +102,7 @@ pub enum MalformedHeader {
 ///
 /// # Errors
 /// A name or value that HTTP does not allow fails the call.
-pub(super) fn for_provider(headers: &[Header]) -> Result<HeaderMap, Failure> {
+pub(crate) fn for_provider(headers: &[Header]) -> Result<HeaderMap, Failure> {
     let listed = listed_by_connection(headers);
     let mut map = HeaderMap::with_capacity(headers.len() + 4);
     for Header { name, value } in headers {
@@ -124,7 +124,7 @@ pub(super) fn for_provider(headers: &[Header]) -> Result<HeaderMap, Failure> {
 ///
 /// A length beside a transfer coding says nothing of the body (RFC 9112, 6.3) and goes: a client that
 /// believed it would take a piece for the whole.
-pub(super) fn for_client(headers: &HeaderMap) -> Vec<Header> {
+pub(crate) fn for_client(headers: &HeaderMap) -> Vec<Header> {
     let listed: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()

@@ -12,7 +12,7 @@ use iop_types::{ErrorCode, Failure};
 const MAX_MESSAGE: usize = 1_024;
 
 /// Says how an exchange failed on the way.
-pub(super) fn failure_of(error: &CallError) -> Failure {
+pub(crate) fn failure_of(error: &CallError) -> Failure {
     let (code, message) = match error {
         CallError::Request { problem, .. } => {
             (ErrorCode::InvalidRequest, format!("the request cannot be sent: {problem}"))
@@ -73,7 +73,7 @@ const fn how(cut: Cut) -> &'static str {
 }
 
 /// Says what a provider's non-2xx answer means.
-pub(super) fn refused(
+pub(crate) fn refused(
     status: u16,
     headers: &HeaderMap,
     body: &[u8],
@@ -90,7 +90,7 @@ pub(super) fn refused(
 
 /// Removes what a provider must not repeat to our clients.
 #[derive(Clone)]
-pub(super) struct Redactor {
+pub(crate) struct Redactor {
     /// Longest first, so that a secret within a longer one leaves nothing of it.
     secrets: Vec<String>,
 }
@@ -98,7 +98,7 @@ pub(super) struct Redactor {
 impl Redactor {
     /// Remembers texts to remove. What is shorter than four characters is no secret, and removing it
     /// would garble messages.
-    pub(super) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: Vec<_> =
             secrets.into_iter().filter(|secret| secret.chars().count() >= 4).collect();
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
@@ -107,7 +107,7 @@ impl Redactor {
     }
 
     /// Returns the failure without them, its message one line of bounded length.
-    pub(super) fn redact(&self, failure: Failure) -> Failure {
+    pub(crate) fn redact(&self, failure: Failure) -> Failure {
         let mut message = failure.message;
         for secret in &self.secrets {
             if message.contains(secret.as_str()) {

@@ -1,0 +1,1 @@
+//! Commands: Ollama's own operations that are no inference.
