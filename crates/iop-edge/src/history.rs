@@ -34,7 +34,7 @@ fn attempt(record: &AttemptRecord) -> iop_store::AttemptRecord {
         provider: grant.provider.clone(),
         target: grant.target.clone(),
         generation: grant.generation,
-        why: Some(grant.why.to_owned()),
+        why: Some(grant.why.into()),
         sent_ms: Some(millis(record.sent_at)),
         head_ms: record.head_at.map(millis),
         first_token_ms: record.first_token_at.map(millis),

@@ -16,6 +16,9 @@ const BUSY: Duration = Duration::from_millis(200);
 /// How long a reader waits: somebody looks at a screen.
 pub(crate) const READ_BUSY: Duration = Duration::from_secs(2);
 
+/// SQLite's page cache, in KiB: what a batch of a busy 50 ms changes.
+const CACHE_KIB: i64 = 1024;
+
 /// The tables of one kind of history.
 pub(crate) trait Schema {
     /// Steps from an empty file to the present schema; `user_version` counts those that are done.
@@ -37,7 +40,7 @@ pub(crate) fn open<S: Schema>(path: &Path) -> Result<Connection, DatabaseError> 
     connection.pragma_update(None, "auto_vacuum", "incremental")?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     upgrade::<S>(&mut connection)?;
     Ok(connection)
 }
@@ -54,6 +57,20 @@ pub(crate) fn open_to_read(path: &Path) -> rusqlite::Result<Connection> {
 /// for want of it.
 pub(crate) fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+/// Gives the file system some of the pages that nothing is in any more, once they are many: a few
+/// are better kept for what comes next.
+pub(crate) fn give_back_pages(of: &Transaction<'_>) -> rusqlite::Result<()> {
+    if pages(of, "freelist_count")? > pages(of, "page_count")? / 4 {
+        of.execute_batch("PRAGMA incremental_vacuum(1000)")?;
+    }
+    Ok(())
+}
+
+/// Reads one of SQLite's figures about pages.
+pub(crate) fn pages(of: &Connection, figure: &str) -> rusqlite::Result<i64> {
+    of.pragma_query_value(None, figure, |row| row.get(0))
 }
 
 /// Moves a file that is beyond reading out of the way, and returns where it went.

@@ -1,5 +1,6 @@
 //! The Edge's history: every request with all its attempts.
 
+mod attempts;
 mod read;
 mod schema;
 mod write;
@@ -7,7 +8,6 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iop_types::RunId;
 use jiff::Timestamp;
 
 use crate::data_dir::DataDir;
@@ -93,13 +93,4 @@ impl EdgeHistory {
 enum Row {
     Received(Receipt),
     Ended(Box<(Receipt, Outcome)>),
-}
-
-impl Row {
-    const fn run_id(&self) -> RunId {
-        match self {
-            Self::Received(receipt) => receipt.run_id,
-            Self::Ended(ended) => ended.0.run_id,
-        }
-    }
 }

@@ -2,14 +2,16 @@
 //!
 //! A host owns one [`DataDir`] and in it one history: [`EdgeHistory`] keeps every request with its
 //! attempts, [`NodeHistory`] the work of a Node. Writing is a push into a bounded queue that never
-//! waits; one thread per history writes a transaction per 100 rows or 50 ms. History never stops
+//! waits; one thread per history writes a transaction for what came within 50 ms. History never stops
 //! inference: a locked, full, read-only, broken or missing file only makes the history *degraded*,
 //! visible in [`Health`] with the reason; what waits is bounded, written once the file works again
 //! or counted as dropped. Prompts, completions, headers and secrets have no column.
 //!
-//! A row is inserted at receipt and completed at the end, so that a killed process leaves no gap:
-//! what it had at work is turned into `interrupted` when the file is next opened. A run that begins
-//! and ends within one batch is one write.
+//! What is received is written before it has ended, so that a killed process leaves no gap: what it
+//! had at work is turned into `interrupted` when the file is next opened. A run that begins and ends
+//! within one batch is one write, and no row of an ended run is ever changed.
+//!
+//! What it costs is told by `examples/history_cost.rs`.
 //!
 //! This crate does not decide what is recorded; hosts do. Times come from the caller.
 //!

@@ -14,7 +14,8 @@ use crate::timestamp;
 /// What is known of a request when it is accepted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The run.
+    /// The run. The id is a UUID v7, minted at or after `received_at`: history is kept in the order of
+    /// ids, and looks for runs of a time from the first id of that time on.
     pub run_id: RunId,
     /// What the client's answer carries as `x-request-id`.
     pub request_id: RequestId,
@@ -86,7 +87,7 @@ pub struct AttemptRecord {
     pub generation: Generation,
     /// Why this candidate, or why this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub why: Option<Cow<'static, str>>,
     /// When it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_ms: Option<u64>,
@@ -167,6 +168,17 @@ pub enum TerminalKind {
     Cancelled,
     /// It ended otherwise.
     Failed,
+}
+
+impl TerminalKind {
+    /// Returns the word used in history.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// What a Node reported of a stall.

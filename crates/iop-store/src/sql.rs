@@ -1,19 +1,9 @@
 //! Between the words of this crate and SQLite's values.
 
-use rusqlite::types::Value;
-use rusqlite::{Row, types};
-use serde::Serialize;
+use iop_types::RunId;
+use rusqlite::types::Type;
+use rusqlite::{Error, Row};
 use serde::de::DeserializeOwned;
-
-/// A count; what SQLite cannot hold is its largest number.
-pub(crate) fn integer(count: u64) -> Value {
-    Value::Integer(whole(count))
-}
-
-/// A count that may be unknown.
-pub(crate) fn optional(count: Option<u64>) -> Value {
-    count.map_or(Value::Null, integer)
-}
 
 /// A number as SQLite's integer; what it cannot hold is its largest.
 pub(crate) fn whole<N>(number: N) -> i64
@@ -23,12 +13,14 @@ where
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// An enum of words as its word; anything without one as nothing.
-pub(crate) fn word(word: impl Serialize) -> Value {
-    match serde_json::to_value(word) {
-        Ok(serde_json::Value::String(text)) => Value::Text(text),
-        Ok(_) | Err(_) => Value::Null,
-    }
+/// A count that may be unknown.
+pub(crate) fn optional(count: Option<u64>) -> Option<i64> {
+    count.map(whole)
+}
+
+/// A record that has no text form.
+pub(crate) fn unwritable(error: serde_json::Error) -> Error {
+    Error::ToSqlConversionFailure(Box::new(error))
 }
 
 /// Reads a word; one that is not known is absent.
@@ -46,24 +38,28 @@ pub(crate) fn read_count(row: &Row<'_>, column: &str) -> rusqlite::Result<Option
     Ok(count.and_then(|count| u64::try_from(count).ok()))
 }
 
-/// Reads a value through its text form, which must be right.
-pub(crate) fn read_text<T, E>(
+/// Reads the id of a run.
+pub(crate) fn read_id(row: &Row<'_>, column: &str) -> rusqlite::Result<RunId> {
+    let bytes: [u8; 16] = row.get(column)?;
+    RunId::from_slice(&bytes).map_err(|error| malformed(Type::Blob, error))
+}
+
+/// Reads a text of JSON, which must be right where there is one.
+pub(crate) fn read_json<T>(
     row: &Row<'_>,
     column: &str,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> rusqlite::Result<T>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    let text: String = row.get(column)?;
-    parse(&text).map_err(|error| {
-        rusqlite::Error::FromSqlConversionFailure(0, types::Type::Text, Box::new(error))
-    })
+    parse: impl FnOnce(&str) -> serde_json::Result<T>,
+) -> rusqlite::Result<Option<T>> {
+    let text: Option<String> = row.get(column)?;
+    text.map(|text| parse(&text).map_err(|error| malformed(Type::Text, error))).transpose()
 }
 
 /// Reads a time in Unix milliseconds.
 pub(crate) fn read_time(row: &Row<'_>, column: &str) -> rusqlite::Result<jiff::Timestamp> {
-    jiff::Timestamp::from_millisecond(row.get(column)?).map_err(|error| {
-        rusqlite::Error::FromSqlConversionFailure(0, types::Type::Integer, Box::new(error))
-    })
+    jiff::Timestamp::from_millisecond(row.get(column)?)
+        .map_err(|error| malformed(Type::Integer, error))
+}
+
+fn malformed(what: Type, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::FromSqlConversionFailure(0, what, Box::new(error))
 }

@@ -78,7 +78,8 @@ impl<T: Table> Writer<T> {
             }
         }
         self.queue.opened();
-        while let Some(batch) = self.queue.take() {
+        let mut batch = Vec::new();
+        while self.queue.take(&mut batch) {
             while let Err(error) = self.write(&batch) {
                 let pause = self.mend(&error);
                 if !self.queue.wait_for_retry(pause) {
@@ -293,7 +294,7 @@ mod tests {
             fixture.queue.push(number.to_string());
         }
         let health = fixture.until(|health| health.degraded.is_some());
-        assert!(health.waiting <= CAPACITY + crate::queue::BATCH);
+        assert!(health.waiting <= CAPACITY);
         assert_eq!(health.waiting as u64 + health.dropped, more as u64);
         std::fs::remove_dir(fixture.path()).expect("removes");
         fixture.flush();

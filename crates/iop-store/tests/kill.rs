@@ -121,7 +121,11 @@ fn spawn(path: &Path) -> Child {
 fn wait_until_visible(path: &Path, count: u8) {
     for _ in 0..500 {
         let seen = rusqlite::Connection::open(path.join("history.db")).and_then(|connection| {
-            connection.query_row("SELECT count(*) FROM runs", [], |row| row.get::<_, i64>(0))
+            connection.query_row(
+                "SELECT (SELECT count(*) FROM runs) + (SELECT count(*) FROM at_work)",
+                [],
+                |row| row.get::<_, i64>(0),
+            )
         });
         if seen == Ok(i64::from(count)) {
             return;

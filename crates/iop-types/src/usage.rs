@@ -21,6 +21,16 @@ pub enum UsageSource {
     Estimated,
 }
 
+impl UsageSource {
+    /// Returns the word used in history.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Provider => "provider",
+            Self::Estimated => "estimated",
+        }
+    }
+}
+
 /// How far the Edge goes to learn what a stream consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -131,7 +131,7 @@ fn attempt_row(attempt: &AttemptRecord) -> [String; 10] {
         format!("{}/{}", attempt.node, attempt.provider),
         attempt.target.to_string(),
         attempt.generation.to_string(),
-        attempt.why.clone().unwrap_or_else(dash),
+        attempt.why.as_deref().map_or_else(dash, str::to_owned),
         at(attempt.sent_ms),
         at(attempt.head_ms),
         at(attempt.first_token_ms),

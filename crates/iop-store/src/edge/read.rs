@@ -1,73 +1,163 @@
-//! Tables into runs.
+//! Rows into runs.
 
-use iop_types::{
-    Attempt, ErrorCode, Generation, NodeId, ProviderKey, RequestId, RouteName, RunId, SessionId,
-    Target, Usage,
-};
+use iop_types::{ErrorCode, RequestId, RouteName, SessionId, Usage};
+use jiff::Timestamp;
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
 
 use crate::query::Query;
-use crate::record::{
-    AttemptRecord, HealthEvidence, Receipt, Run, Stall, TerminalRecord, UsageRecord,
-};
-use crate::sql::{read_count, read_text, read_time, read_word, whole};
+use crate::record::{Receipt, Run, TerminalRecord, UsageRecord};
+use crate::sql::{read_count, read_id, read_json, read_time, read_word, whole};
+
+use super::attempts;
 
 /// Returns runs, newest first.
 pub(super) fn list(connection: &Connection, query: &Query) -> rusqlite::Result<Vec<Run>> {
-    let mut clauses = String::from("1");
-    let mut values = Vec::new();
-    let mut filter = |clause: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            clauses.push_str(" AND ");
-            clauses.push_str(clause);
-            values.push(value);
-        }
-    };
-    let text = |text: &str| Value::Text(text.to_owned());
-    filter("received_at >= ?", query.since.map(|time| Value::Integer(time.as_millisecond())));
-    filter("route = ?", query.route.as_ref().map(|route| text(route.as_str())));
-    filter("code = ?", query.code.map(|code| text(code.as_str())));
-    filter(
-        "EXISTS (SELECT 1 FROM attempts WHERE attempts.run_id = runs.run_id AND node = ?)",
-        query.node.as_ref().map(|node| text(node.as_str())),
-    );
-    values.push(Value::Integer(whole(query.limit.min(Query::MAX_LIMIT))));
-    select(
-        connection,
-        &format!("WHERE {clauses} ORDER BY received_at DESC, run_id DESC LIMIT ?"),
-        values,
-    )
-}
-
-/// Returns the runs whose ids begin like this, at most two.
-pub(super) fn find(connection: &Connection, prefix: &str) -> rusqlite::Result<Vec<Run>> {
-    // Ids are hexadecimal digits and hyphens: `g` follows all of them.
-    let values = vec![Value::Text(prefix.to_owned()), Value::Text(format!("{prefix}g"))];
-    select(connection, "WHERE run_id >= ? AND run_id < ? LIMIT 2", values)
-}
-
-fn select(connection: &Connection, filter: &str, values: Vec<Value>) -> rusqlite::Result<Vec<Run>> {
-    // One transaction, so that runs and attempts belong together.
+    let limit = query.limit.min(Query::MAX_LIMIT);
+    // One transaction, so that no run ends between the two tables.
     let transaction = connection.unchecked_transaction()?;
-    let mut statement = transaction.prepare(&format!("SELECT * FROM runs {filter}"))?;
-    let mut runs =
-        statement.query_map(params_from_iter(values), run)?.collect::<Result<Vec<_>, _>>()?;
-    let mut statement =
-        transaction.prepare("SELECT * FROM attempts WHERE run_id = ? ORDER BY attempt")?;
-    for run in &mut runs {
-        run.attempts = statement
-            .query_map([run.receipt.run_id.to_string()], attempt)?
-            .collect::<Result<_, _>>()?;
+    let mut runs = Filter::of(query).select(&transaction, "runs", limit, ended)?;
+    // What is at work has neither a code nor attempts yet.
+    if query.code.is_none() && query.node.is_none() {
+        runs.extend(Filter::of(query).select(&transaction, "at_work", limit, at_work)?);
+        runs.sort_by_key(|run| std::cmp::Reverse(run.receipt.run_id));
+        runs.truncate(limit);
     }
     Ok(runs)
 }
 
-fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
+/// Returns the runs whose ids begin like this, at most two.
+pub(super) fn find(connection: &Connection, prefix: &str) -> rusqlite::Result<Vec<Run>> {
+    let Some((first, last)) = id_range(prefix) else { return Ok(Vec::new()) };
+    let transaction = connection.unchecked_transaction()?;
+    let filter = || {
+        let mut filter = Filter::default();
+        filter.add("run_id BETWEEN ? AND ?", [Value::Blob(first.into()), Value::Blob(last.into())]);
+        filter
+    };
+    let mut runs = filter().select(&transaction, "runs", 2, ended)?;
+    runs.extend(filter().select(&transaction, "at_work", 2, at_work)?);
+    runs.truncate(2);
+    Ok(runs)
+}
+
+/// Conditions that must all hold.
+#[derive(Default)]
+struct Filter {
+    clauses: String,
+    values: Vec<Value>,
+}
+
+impl Filter {
+    fn of(query: &Query) -> Self {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let mut filter = Self::default();
+        if let Some(since) = query.since {
+            filter.add("run_id >= ?", [Value::Blob(first_id_of(since).into())]);
+            filter.add("received_at >= ?", [Value::Integer(since.as_millisecond())]);
+        }
+        if let Some(route) = &query.route {
+            filter.add("route = ?", [text(route.as_str())]);
+        }
+        if let Some(code) = query.code {
+            filter.add("code = ?", [text(code.as_str())]);
+        }
+        if let Some(node) = &query.node {
+            // Looking for the bytes first is what makes looking through many rows quick.
+            let quoted = serde_json::to_string(node).expect("a name is a JSON string");
+            filter.add("instr(attempts, ?) > 0", [Value::Text(quoted)]);
+            filter.add(
+                &format!(
+                    "EXISTS (SELECT 1 FROM json_each(attempts)
+                        WHERE json_extract(value, '{}') = ?)",
+                    attempts::NODE
+                ),
+                [text(node.as_str())],
+            );
+        }
+        filter
+    }
+
+    fn add<const N: usize>(&mut self, clause: &str, values: [Value; N]) {
+        self.clauses.push_str(if self.clauses.is_empty() { "WHERE " } else { " AND " });
+        self.clauses.push_str(clause);
+        self.values.extend(values);
+    }
+
+    fn select(
+        mut self,
+        connection: &Connection,
+        table: &str,
+        limit: usize,
+        run: fn(&Row<'_>) -> rusqlite::Result<Run>,
+    ) -> rusqlite::Result<Vec<Run>> {
+        self.values.push(Value::Integer(whole(limit)));
+        let mut statement = connection.prepare(&format!(
+            "SELECT * FROM {table} {} ORDER BY run_id DESC LIMIT ?",
+            self.clauses
+        ))?;
+        statement.query_map(params_from_iter(self.values), run)?.collect()
+    }
+}
+
+/// The smallest id that may be minted at this time: an id begins with its time in milliseconds.
+fn first_id_of(time: Timestamp) -> [u8; 16] {
+    let mut id = [0; 16];
+    let ms = u64::try_from(time.as_millisecond()).unwrap_or_default();
+    id[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
+    id
+}
+
+/// The first and the last id that begin like this; `None` when an id cannot.
+fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
+    const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+    const LENGTH: usize = 36;
+    if prefix.len() > LENGTH {
+        return None;
+    }
+    let (mut first, mut last) = ([0; 16], [u8::MAX; 16]);
+    let mut digits = 0;
+    for (at, char) in prefix.char_indices() {
+        if HYPHENS.contains(&at) {
+            if char != '-' {
+                return None;
+            }
+            continue;
+        }
+        let digit = u8::try_from(char.to_digit(16)?).ok()?;
+        let (mask, digit) = if digits % 2 == 0 { (0x0f, digit << 4) } else { (0xf0, digit) };
+        first[digits / 2] |= digit;
+        last[digits / 2] &= mask | digit;
+        digits += 1;
+    }
+    Some((first, last))
+}
+
+fn ended(row: &Row<'_>) -> rusqlite::Result<Run> {
+    let code: Option<String> = row.get("code")?;
+    let terminal = |kind| -> rusqlite::Result<_> {
+        Ok(TerminalRecord {
+            kind,
+            code: code.and_then(|code| ErrorCode::parse(&code)),
+            message: row.get("message")?,
+            retryable: row.get("retryable")?,
+            stall: read_json(row, "stall", |text| serde_json::from_str(text))?,
+        })
+    };
+    Ok(Run {
+        queued_ms: read_count(row, "queued_ms")?,
+        attempts: read_json(row, "attempts", attempts::read)?.unwrap_or_default(),
+        terminal: read_word(row, "terminal_kind")?.map(terminal).transpose()?,
+        usage: usage(row)?,
+        ..at_work(row)?
+    })
+}
+
+fn at_work(row: &Row<'_>) -> rusqlite::Result<Run> {
     let text = |column| row.get::<_, Option<String>>(column);
     Ok(Run {
         receipt: Receipt {
-            run_id: read_text(row, "run_id", RunId::parse)?,
+            run_id: read_id(row, "run_id")?,
             request_id: RequestId::from(row.get::<_, String>("request_id")?),
             session_id: text("session_id")?.and_then(|id| SessionId::new(&id).ok()),
             surface: row.get::<_, String>("surface")?.into(),
@@ -76,61 +166,11 @@ fn run(row: &Row<'_>) -> rusqlite::Result<Run> {
             form: read_word(row, "form")?,
             received_at: read_time(row, "received_at")?,
         },
-        queued_ms: read_count(row, "queued_ms")?,
+        queued_ms: None,
         attempts: Vec::new(),
-        terminal: terminal(row)?,
-        usage: usage(row)?,
+        terminal: None,
+        usage: None,
     })
-}
-
-fn attempt(row: &Row<'_>) -> rusqlite::Result<AttemptRecord> {
-    Ok(AttemptRecord {
-        attempt: Attempt(row.get("attempt")?),
-        node: NodeId::from(row.get::<_, String>("node")?),
-        provider: ProviderKey::from(row.get::<_, String>("provider")?),
-        target: Target::from(row.get::<_, String>("target")?),
-        generation: Generation(read_count(row, "generation")?.unwrap_or_default()),
-        why: row.get("why")?,
-        sent_ms: read_count(row, "sent_ms")?,
-        head_ms: read_count(row, "head_ms")?,
-        first_token_ms: read_count(row, "first_token_ms")?,
-        ended_ms: read_count(row, "ended_ms")?,
-        terminal: terminal(row)?,
-    })
-}
-
-fn terminal(row: &Row<'_>) -> rusqlite::Result<Option<TerminalRecord>> {
-    let Some(kind) = read_word(row, "terminal_kind")? else { return Ok(None) };
-    let code: Option<String> = row.get("code")?;
-    Ok(Some(TerminalRecord {
-        kind,
-        code: code.and_then(|code| ErrorCode::parse(&code)),
-        message: row.get("message")?,
-        retryable: row.get("retryable")?,
-        stall: stall(row)?,
-    }))
-}
-
-/// A stall is known whole or not at all.
-fn stall(row: &Row<'_>) -> rusqlite::Result<Option<Stall>> {
-    let health: Option<String> = row.get("provider_health")?;
-    let (Some(stall_timeout_ms), Some(silent_ms), Some(phase), Some(ownership), Some(health)) = (
-        read_count(row, "stall_timeout_ms")?,
-        read_count(row, "silent_ms")?,
-        read_word(row, "phase")?,
-        read_word(row, "ownership")?,
-        health,
-    ) else {
-        return Ok(None);
-    };
-    Ok(Some(Stall {
-        stall_timeout_ms,
-        silent_ms,
-        phase,
-        ownership,
-        evidence: HealthEvidence::parse(&health),
-        health_observation_seq: read_count(row, "health_observation_seq")?,
-    }))
 }
 
 fn usage(row: &Row<'_>) -> rusqlite::Result<Option<UsageRecord>> {
@@ -141,4 +181,38 @@ fn usage(row: &Row<'_>) -> rusqlite::Result<Option<UsageRecord>> {
         return Ok(None);
     };
     Ok(Some(UsageRecord { tokens: Usage { input_tokens, output_tokens }, source }))
+}
+
+#[cfg(test)]
+mod tests {
+    use iop_types::RunId;
+
+    use super::*;
+
+    #[test]
+    fn every_beginning_of_an_id_has_it_in_its_range_and_not_its_neighbours() {
+        let id = RunId::parse("01890a1b-2c3d-7e4f-8a5b-6c7d8e9f0a1b").expect("an id");
+        let text = id.to_string();
+        for length in 0..=text.len() {
+            let (first, last) = id_range(&text[..length]).expect("a beginning");
+            assert!((first..=last).contains(id.as_bytes()), "{length}");
+            for (at, other) in [(0, b'f'), (7, b'0'), (14, b'0'), (35, b'0')] {
+                let mut neighbour = text.clone().into_bytes();
+                neighbour[at] = other;
+                let neighbour =
+                    RunId::parse(str::from_utf8(&neighbour).expect("text")).expect("id");
+                let is_inside = (first..=last).contains(neighbour.as_bytes());
+                assert_eq!(is_inside, length <= at, "{length} {at}");
+            }
+        }
+        assert_eq!(id_range(&text), Some((*id.as_bytes(), *id.as_bytes())));
+    }
+
+    #[test]
+    fn what_no_id_begins_with_has_no_range() {
+        let long = format!("{}0", RunId::from_slice(&[0; 16]).expect("16 bytes"));
+        for text in ["g", "-", "0189-", "018900000", "01890000-00000", "é", long.as_str()] {
+            assert_eq!(id_range(text), None, "{text}");
+        }
+    }
 }

@@ -1,34 +1,35 @@
-//! Rows into tables.
+//! Runs into rows.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use iop_types::{ErrorCode, RouteName, SessionId};
+use iop_types::{ErrorCode, Form, RouteName, SessionId, UsageSource};
 use jiff::Timestamp;
-use rusqlite::types::Value;
-use rusqlite::{Transaction, params_from_iter};
+use rusqlite::{CachedStatement, Transaction, params};
 
-use crate::database::Schema;
-use crate::record::{AttemptRecord, Outcome, Receipt, TerminalRecord};
-use crate::sql::{integer, optional, whole, word};
+use crate::database::{self, Schema};
+use crate::record::{Outcome, Receipt};
+use crate::sql::{self, optional, whole};
 use crate::writer::Table;
 
-use super::{Row, schema};
+use super::{Row, attempts, schema};
 
-/// Runs that are let go in one transaction at most: more than one batch brings.
-const PRUNED_AT_ONCE: i64 = 500;
+/// Runs that are let go in one transaction at most: more than a busy batch brings.
+const PRUNED_AT_ONCE: i64 = 4096;
 
-/// The tables `runs` and `attempts`.
+/// The tables `runs` and `at_work`.
 #[derive(Debug)]
 pub(super) struct Runs {
     keep_ms: i64,
     /// The latest time that was seen, in Unix milliseconds.
     newest: i64,
+    /// Where the attempts of one run become text.
+    text: Vec<u8>,
 }
 
 impl Runs {
     pub(super) fn new(keep: Duration, now: Timestamp) -> Self {
-        Self { keep_ms: whole(keep.as_millis()), newest: now.as_millisecond() }
+        Self { keep_ms: whole(keep.as_millis()), newest: now.as_millisecond(), text: Vec::new() }
     }
 }
 
@@ -41,149 +42,133 @@ impl Table for Runs {
     type Row = Row;
 
     fn write(&mut self, to: &Transaction<'_>, rows: &[Row]) -> rusqlite::Result<()> {
-        let is_ended = |row: &&Row| matches!(row, Row::Ended(_));
-        let ended: HashSet<_> = rows.iter().filter(is_ended).map(Row::run_id).collect();
+        let mut received = HashSet::with_capacity(rows.len());
+        let mut ended = HashSet::with_capacity(rows.len());
+        for row in rows {
+            match row {
+                Row::Received(receipt) => received.insert(receipt.run_id),
+                Row::Ended(end) => ended.insert(end.0.run_id),
+            };
+        }
+        let mut statements = Statements::prepare(to)?;
         for row in rows {
             match row {
                 // Its end is in the same batch and brings the beginning with it.
                 Row::Received(receipt) if ended.contains(&receipt.run_id) => {}
-                Row::Received(receipt) => self.begin(to, receipt)?,
-                Row::Ended(ended) => self.end(to, &ended.0, &ended.1)?,
+                Row::Received(receipt) => self.begin(&mut statements, receipt)?,
+                Row::Ended(end) => {
+                    let (receipt, outcome) = &**end;
+                    self.end(&mut statements, receipt, outcome)?;
+                    if !received.contains(&receipt.run_id) {
+                        statements.leave.execute([receipt.run_id.as_bytes()])?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
     fn prune(&mut self, from: &Transaction<'_>) -> rusqlite::Result<bool> {
-        let mut delete = from.prepare_cached(
-            "DELETE FROM runs WHERE run_id IN (
-                SELECT run_id FROM runs WHERE received_at < ? ORDER BY received_at LIMIT ?
-            )",
-        )?;
-        let deleted = delete.execute([self.newest.saturating_sub(self.keep_ms), PRUNED_AT_ONCE])?;
-        if deleted > 0 {
-            from.execute_batch("PRAGMA incremental_vacuum(100)")?;
-        }
-        Ok(whole(deleted) == PRUNED_AT_ONCE)
+        let oldest = self.newest.saturating_sub(self.keep_ms);
+        let mut runs =
+            from.prepare_cached("SELECT run_id, received_at FROM runs ORDER BY run_id LIMIT ?")?;
+        let old = runs
+            .query_map([PRUNED_AT_ONCE], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .take_while(|run: &rusqlite::Result<([u8; 16], i64)>| {
+                run.as_ref().map_or(true, |(_, received_at)| *received_at < oldest)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let Some((last, _)) = old.last() else { return Ok(false) };
+        from.prepare_cached("DELETE FROM runs WHERE run_id <= ?")?.execute([last])?;
+        database::give_back_pages(from)?;
+        Ok(whole(old.len()) == PRUNED_AT_ONCE)
     }
 }
 
 impl Runs {
-    fn begin(&mut self, to: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
-        // A row that is already complete stays so.
-        let mut insert = to.prepare_cached(
-            "INSERT OR IGNORE INTO runs (run_id, request_id, session_id, surface, principal, route,
-                form, received_at)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        )?;
-        insert.execute(params_from_iter(self.beginning(receipt)))?;
+    fn begin(&mut self, to: &mut Statements<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
+        let received_at = self.see(receipt);
+        to.begin.execute(params![
+            receipt.run_id.as_bytes(),
+            received_at,
+            receipt.route.as_ref().map(RouteName::as_str),
+            receipt.request_id.as_str(),
+            receipt.session_id.as_ref().map(SessionId::as_str),
+            receipt.surface,
+            receipt.principal,
+            receipt.form.map(Form::as_str),
+        ])?;
         Ok(())
     }
 
     fn end(
         &mut self,
-        to: &Transaction<'_>,
+        to: &mut Statements<'_>,
         receipt: &Receipt,
         outcome: &Outcome,
     ) -> rusqlite::Result<()> {
-        let mut values = self.beginning(receipt);
-        if outcome.form.is_some() {
-            values[FORM] = word(outcome.form);
-        }
-        values.push(optional(outcome.queued_ms));
+        let received_at = self.see(receipt);
         let tokens = outcome.usage.map(|usage| usage.tokens);
-        values.push(optional(tokens.map(|tokens| tokens.input_tokens)));
-        values.push(optional(tokens.map(|tokens| tokens.output_tokens)));
-        values.push(word(outcome.usage.map(|usage| usage.source)));
-        values.extend(terminal(Some(&outcome.terminal)));
-        let mut insert = to.prepare_cached(&format!(
-            "INSERT OR REPLACE INTO runs (run_id, request_id, session_id, surface, principal, route,
-                form, received_at, queued_ms, input_tokens, output_tokens, usage_source, {})
-            VALUES ({})",
-            schema::TERMINAL,
-            marks(values.len()),
-        ))?;
-        insert.execute(params_from_iter(values))?;
-        for attempt in &outcome.attempts {
-            add_attempt(to, receipt, attempt)?;
-        }
+        let terminal = &outcome.terminal;
+        let stall = terminal.stall.map(|stall| serde_json::to_string(&stall)).transpose();
+        attempts::write(&outcome.attempts, &mut self.text).map_err(sql::unwritable)?;
+        to.end.execute(params![
+            receipt.run_id.as_bytes(),
+            received_at,
+            receipt.route.as_ref().map(RouteName::as_str),
+            terminal.code.map(ErrorCode::as_str),
+            receipt.request_id.as_str(),
+            receipt.session_id.as_ref().map(SessionId::as_str),
+            receipt.surface,
+            receipt.principal,
+            outcome.form.or(receipt.form).map(Form::as_str),
+            optional(outcome.queued_ms),
+            optional(tokens.map(|tokens| tokens.input_tokens)),
+            optional(tokens.map(|tokens| tokens.output_tokens)),
+            outcome.usage.map(|usage| UsageSource::as_str(usage.source)),
+            terminal.kind.as_str(),
+            terminal.message,
+            terminal.retryable,
+            stall.map_err(sql::unwritable)?,
+            str::from_utf8(&self.text)?,
+        ])?;
         Ok(())
     }
 
-    fn beginning(&mut self, receipt: &Receipt) -> Vec<Value> {
+    /// Returns when a run was received, and keeps the latest such time.
+    fn see(&mut self, receipt: &Receipt) -> i64 {
         let received_at = receipt.received_at.as_millisecond();
         self.newest = self.newest.max(received_at);
-        vec![
-            Value::Text(receipt.run_id.to_string()),
-            Value::Text(receipt.request_id.to_string()),
-            text(receipt.session_id.as_ref().map(SessionId::as_str)),
-            Value::Text(receipt.surface.to_string()),
-            text(receipt.principal.as_deref()),
-            text(receipt.route.as_ref().map(RouteName::as_str)),
-            word(receipt.form),
-            Value::Integer(received_at),
-        ]
+        received_at
     }
 }
 
-/// Index of the form in [`Runs::beginning`].
-const FORM: usize = 6;
-
-fn add_attempt(
-    to: &Transaction<'_>,
-    receipt: &Receipt,
-    attempt: &AttemptRecord,
-) -> rusqlite::Result<()> {
-    let mut values = vec![
-        Value::Text(receipt.run_id.to_string()),
-        Value::Integer(i64::from(attempt.attempt.0)),
-        Value::Text(attempt.node.to_string()),
-        Value::Text(attempt.provider.to_string()),
-        Value::Text(attempt.target.to_string()),
-        integer(attempt.generation.0),
-        text(attempt.why.as_deref()),
-        optional(attempt.sent_ms),
-        optional(attempt.head_ms),
-        optional(attempt.first_token_ms),
-        optional(attempt.ended_ms),
-    ];
-    values.extend(terminal(attempt.terminal.as_ref()));
-    let mut insert = to.prepare_cached(&format!(
-        "INSERT OR REPLACE INTO attempts (run_id, attempt, node, provider, target, generation, why,
-            sent_ms, head_ms, first_token_ms, ended_ms, {})
-        VALUES ({})",
-        schema::TERMINAL,
-        marks(values.len()),
-    ))?;
-    insert.execute(params_from_iter(values))?;
-    Ok(())
+/// What is executed once for each run of a batch.
+struct Statements<'a> {
+    begin: CachedStatement<'a>,
+    end: CachedStatement<'a>,
+    leave: CachedStatement<'a>,
 }
 
-/// The values of [`schema::TERMINAL`].
-fn terminal(record: Option<&TerminalRecord>) -> [Value; 11] {
-    let stall = record.and_then(|record| record.stall);
-    let retryable = record.and_then(|record| record.retryable);
-    [
-        word(record.map(|record| record.kind)),
-        text(record.and_then(|record| record.code).map(ErrorCode::as_str)),
-        text(record.and_then(|record| record.message.as_deref())),
-        retryable.map_or(Value::Null, |yes| Value::Integer(i64::from(yes))),
-        optional(stall.map(|stall| stall.stall_timeout_ms)),
-        optional(stall.map(|stall| stall.silent_ms)),
-        word(stall.map(|stall| stall.phase)),
-        word(stall.map(|stall| stall.ownership)),
-        text(stall.map(|stall| stall.evidence.provider_health())),
-        text(stall.map(|stall| stall.evidence.liveness_classification())),
-        optional(stall.and_then(|stall| stall.health_observation_seq)),
-    ]
-}
-
-fn text(text: Option<&str>) -> Value {
-    text.map_or(Value::Null, |text| Value::Text(text.to_owned()))
-}
-
-fn marks(count: usize) -> String {
-    vec!["?"; count].join(", ")
+impl<'a> Statements<'a> {
+    fn prepare(to: &'a Transaction<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            // A run that has ended stays so.
+            begin: to.prepare_cached(
+                "INSERT OR REPLACE INTO at_work (run_id, received_at, route, request_id,
+                    session_id, surface, principal, form)
+                SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+                WHERE NOT EXISTS (SELECT 1 FROM runs WHERE run_id = ?1)",
+            )?,
+            end: to.prepare_cached(
+                "INSERT OR REPLACE INTO runs (run_id, received_at, route, code, request_id,
+                    session_id, surface, principal, form, queued_ms, input_tokens, output_tokens,
+                    usage_source, terminal_kind, message, retryable, stall, attempts)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )?,
+            leave: to.prepare_cached("DELETE FROM at_work WHERE run_id = ?")?,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +179,7 @@ mod tests {
     use super::*;
     use crate::edge::read;
     use crate::query::Query;
+    use crate::record::TerminalRecord;
 
     fn receipt(id: u8, received_ms: i64) -> Receipt {
         Receipt {
@@ -208,19 +194,19 @@ mod tests {
         }
     }
 
-    fn outcome() -> Outcome {
-        Outcome {
+    fn ended(id: u8, received_ms: i64) -> Row {
+        let outcome = Outcome {
             form: None,
             queued_ms: None,
             attempts: Vec::new(),
             terminal: TerminalRecord::completed(),
             usage: None,
-        }
+        };
+        Row::Ended(Box::new((receipt(id, received_ms), outcome)))
     }
 
     fn database() -> Connection {
         let connection = Connection::open_in_memory().expect("opens");
-        connection.pragma_update(None, "foreign_keys", true).expect("sets");
         schema::STEPS.iter().for_each(|step| connection.execute_batch(step).expect("creates"));
         connection
     }
@@ -237,8 +223,7 @@ mod tests {
         let mut connection = database();
         let before = connection.total_changes();
         let mut runs = Runs::new(Duration::MAX, Timestamp::UNIX_EPOCH);
-        let ended = Row::Ended(Box::new((receipt(1, 0), outcome())));
-        write(&mut runs, &mut connection, &[Row::Received(receipt(1, 0)), ended]);
+        write(&mut runs, &mut connection, &[Row::Received(receipt(1, 0)), ended(1, 0)]);
         assert_eq!(connection.total_changes() - before, 1);
     }
 
@@ -246,11 +231,25 @@ mod tests {
     fn a_late_receipt_never_undoes_an_end() {
         let mut connection = database();
         let mut runs = Runs::new(Duration::MAX, Timestamp::UNIX_EPOCH);
-        write(&mut runs, &mut connection, &[Row::Ended(Box::new((receipt(1, 0), outcome())))]);
+        write(&mut runs, &mut connection, &[ended(1, 0)]);
         write(&mut runs, &mut connection, &[Row::Received(receipt(1, 0))]);
         let found = read::list(&connection, &Query::default()).expect("reads");
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].terminal, Some(TerminalRecord::completed()));
+    }
+
+    #[test]
+    fn a_run_that_ends_in_a_later_batch_is_not_at_work_any_more() {
+        let mut connection = database();
+        let mut runs = Runs::new(Duration::MAX, Timestamp::UNIX_EPOCH);
+        write(&mut runs, &mut connection, &[Row::Received(receipt(1, 0))]);
+        let count = |connection: &Connection, table| {
+            let count = format!("SELECT count(*) FROM {table}");
+            connection.query_row(&count, [], |row| row.get::<_, i64>(0)).expect("counts")
+        };
+        assert_eq!((count(&connection, "at_work"), count(&connection, "runs")), (1, 0));
+        write(&mut runs, &mut connection, &[ended(1, 0)]);
+        assert_eq!((count(&connection, "at_work"), count(&connection, "runs")), (0, 1));
     }
 
     #[test]
@@ -260,40 +259,13 @@ mod tests {
         let mut runs = Runs::new(30 * day, Timestamp::UNIX_EPOCH);
         let days = |days: i64| days * 86_400_000;
         for (id, received) in [(1, 0), (2, 1), (3, 30)] {
-            write(&mut runs, &mut connection, &[Row::Received(receipt(id, days(received)))]);
+            write(&mut runs, &mut connection, &[ended(id, days(received))]);
         }
         let found = |connection: &Connection| {
             read::list(connection, &Query::default()).expect("reads").len()
         };
         assert_eq!(found(&connection), 3);
-        write(&mut runs, &mut connection, &[Row::Received(receipt(4, days(31)))]);
+        write(&mut runs, &mut connection, &[ended(4, days(31))]);
         assert_eq!(found(&connection), 3, "the first is older than 30 days, the second exactly");
-    }
-
-    #[test]
-    fn what_is_let_go_takes_its_attempts_with_it() {
-        let mut connection = database();
-        let mut runs = Runs::new(Duration::from_millis(1), Timestamp::UNIX_EPOCH);
-        let attempt = AttemptRecord {
-            attempt: iop_types::Attempt::FIRST,
-            node: "n".into(),
-            provider: "p".into(),
-            target: "t".into(),
-            generation: iop_types::Generation(u64::MAX),
-            why: None,
-            sent_ms: None,
-            head_ms: None,
-            first_token_ms: None,
-            ended_ms: None,
-            terminal: None,
-        };
-        let with_attempt = Outcome { attempts: vec![attempt], ..outcome() };
-        write(&mut runs, &mut connection, &[Row::Ended(Box::new((receipt(1, 0), with_attempt)))]);
-        write(&mut runs, &mut connection, &[Row::Received(receipt(2, 100))]);
-        let count = |table| {
-            let count = format!("SELECT count(*) FROM {table}");
-            connection.query_row(&count, [], |row| row.get::<_, i64>(0)).expect("counts")
-        };
-        assert_eq!((count("runs"), count("attempts")), (1, 0));
     }
 }
