@@ -13,6 +13,7 @@ use crate::ollama::Ollama;
 use crate::openai_compat::OpenaiCompat;
 use crate::server::MalformedHeader;
 use crate::settings::ProviderSettings;
+use crate::vllm::Vllm;
 
 /// What adapters need of the process they run in.
 #[derive(Debug, Clone)]
@@ -32,22 +33,13 @@ pub fn build(settings: &ProviderSettings, tools: &Tools) -> Result<Arc<dyn Provi
         AdapterType::Mock => Ok(Arc::new(Mock::new(settings)?)),
         AdapterType::OpenaiCompat => Ok(Arc::new(OpenaiCompat::new(settings, tools)?)),
         AdapterType::Ollama => Ok(Arc::new(Ollama::new(settings, tools)?)),
-        adapter @ AdapterType::Vllm => Err(BuildError::NotAvailable { adapter }),
+        AdapterType::Vllm => Ok(Arc::new(Vllm::new(settings, tools)?)),
     }
 }
 
 /// A provider that can never work as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// This version does not speak the dialect.
-    #[error(
-        "adapter `{adapter}` is not available in this version: use `openai_compat` with the \
-         server's OpenAI-compatible endpoint, or `mock`"
-    )]
-    NotAvailable {
-        /// The adapter that was asked for.
-        adapter: AdapterType,
-    },
     /// The adapter speaks to a server and does not know where it is.
     #[error("adapter `{adapter}` needs an `endpoint` such as http://127.0.0.1:8000")]
     NoEndpoint {

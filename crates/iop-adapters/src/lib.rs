@@ -15,6 +15,7 @@ mod ollama;
 mod openai_compat;
 mod server;
 mod settings;
+mod vllm;
 
 pub use self::build::{BuildError, Tools, build};
 pub use self::mock::ScriptError;

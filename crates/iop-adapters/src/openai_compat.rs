@@ -5,7 +5,7 @@
 //! with usage and reads the answer into events. Redirects are answers like others: none is followed.
 
 mod discovery;
-mod operations;
+pub(crate) mod operations;
 mod probe;
 mod run;
 mod tunnel;
@@ -15,7 +15,7 @@ use iop_execution::{
     BoxFuture, CallError, Cancelled, Completion, DiscoverError, Discovery, Outlet, Probe, Provider,
     StartError, Tunnel,
 };
-use iop_types::{AdapterType, Capabilities, Event, RunRequest};
+use iop_types::{AdapterType, Capabilities, Event, Operation, RunRequest};
 
 use crate::build::{BuildError, Tools};
 use crate::server::Server;
@@ -23,18 +23,27 @@ use crate::settings::{ProviderSettings, Targets};
 
 /// A server that speaks OpenAI's HTTP API.
 pub(crate) struct OpenaiCompat {
-    server: Server,
-    targets: Targets,
+    pub(crate) server: Server,
+    pub(crate) targets: Targets,
     capabilities: Capabilities,
 }
 
 impl OpenaiCompat {
     pub(crate) fn new(settings: &ProviderSettings, tools: &Tools) -> Result<Self, BuildError> {
+        Self::with_tunnel(settings, tools, operations::tunnel())
+    }
+
+    /// Makes one whose tunnel may call these operations, for a server that offers more than others.
+    pub(crate) fn with_tunnel(
+        settings: &ProviderSettings,
+        tools: &Tools,
+        tunnel: Vec<Operation>,
+    ) -> Result<Self, BuildError> {
         Ok(Self {
             server: Server::new(settings, tools)?,
             targets: settings.targets.clone(),
             capabilities: Capabilities {
-                tunnel: operations::tunnel(),
+                tunnel,
                 runs: operations::RUNS.to_vec(),
                 implicit_latest: false,
             },

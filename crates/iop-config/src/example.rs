@@ -26,7 +26,7 @@ nodes:
     # discover: true                # absent: exactly where `providers` is absent
     providers:
       ollama:
-        adapter: openai_compat      # or mock; ollama and vllm are to come
+        adapter: openai_compat      # mock | ollama | openai_compat | vllm
         endpoint: http://127.0.0.1:11434
         targets: ["*"]              # or a list of names
         max_concurrency: {ollama}          # absent: the adapter's, see the end of this file

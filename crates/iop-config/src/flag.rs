@@ -71,9 +71,7 @@ pub enum FlagError {
     )]
     Provider,
     /// No such adapter.
-    #[error(
-        "no adapter `{adapter}`: write openai_compat, which ollama and vllm are served by too, or mock"
-    )]
+    #[error("no adapter `{adapter}`: write openai_compat, ollama, vllm or mock")]
     Adapter {
         /// What was written.
         adapter: String,

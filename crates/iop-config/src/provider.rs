@@ -17,8 +17,8 @@ use crate::{duration, schema};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Provider {
-    /// Dialect of the server. Ollama and vLLM are served by `openai_compat`; adapters of their own
-    /// are to come, and a provider that names one is not ready.
+    /// Dialect of the server. `vllm` is for vLLM and SGLang; `openai_compat` for any other server
+    /// with an OpenAI-compatible API.
     #[schemars(schema_with = "schema::adapter")]
     pub adapter: AdapterType,
     /// Base URL of the server, as the Node reaches it. Required for all adapters but `mock`.

@@ -26,7 +26,10 @@ pub use answer_writer::AnswerWriter;
 pub use embeddings::{EmbeddingsRequest, EmbeddingsWriter, EncodingFormat, read_embeddings};
 pub use error_body::{error_body, error_event, error_type};
 pub use head::{Answer, Head, TextKind};
-pub use models::{Availability, Model, ModelListError, model_list, model_object, read_model_list};
+pub use models::{
+    Availability, ListedModel, Model, ModelListError, model_list, model_object, read_model_list,
+    read_models,
+};
 pub use provider_error::ProviderError;
 pub use stream_reader::StreamReader;
 pub use stream_writer::StreamWriter;

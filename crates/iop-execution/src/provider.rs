@@ -217,4 +217,7 @@ pub enum DiscoverError {
     /// Something answers, but not with a list of models.
     #[error("{0}")]
     Unusable(String),
+    /// The server lists models and says at the same time that it cannot serve them.
+    #[error("{0}")]
+    Unwell(String),
 }

@@ -1,7 +1,8 @@
 //! What is known of each provider, from looks at it: the source of every ProviderStatus.
 //!
 //! ```text
-//!             lists targets            two looks in a row unanswered, no call in use
+//!             lists targets            two looks in a row unanswered, no call in use;
+//!                                      or the server says that it cannot serve
 //! starting ────────────────► ready ───────────────────────────────────────► absent
 //!     ▲  (not there yet)       ▲ └─ a look that fails while calls run changes nothing      │
 //!     │                        └──────────────────── lists targets ───────────────────────┘
@@ -9,8 +10,8 @@
 //! ```
 //!
 //! Busy is not dead: a server that is evaluating a long prompt may answer no look for a while, so a
-//! call in use outweighs a look that timed out. What is decided here is pure; the looking itself is
-//! in `watch.rs`.
+//! call in use outweighs a look that timed out. It does not outweigh the server's own word. What is
+//! decided here is pure; the looking itself is in `watch.rs`.
 //!
 //! The statuses of all providers travel in one message when the Node says that it is ready, and a
 //! message that is too long would close the link for all of them. So there is room for names: a list
@@ -189,6 +190,11 @@ impl Entry {
                 Serves::Only(_) | Serves::All => self.missed(reason),
             },
             Err(DiscoverError::Unreachable(reason)) => self.missed(reason),
+            // Its own word, not our guess: nothing outweighs it.
+            Err(DiscoverError::Unwell(reason)) => {
+                self.misses = 0;
+                self.away(reason);
+            }
         }
     }
 
@@ -355,6 +361,23 @@ mod tests {
         for _ in 0..10 {
             assert!(!board.see(&key, silent(), BUSY));
         }
+        assert_eq!(state(&board, &key), ProviderState::Ready);
+    }
+
+    #[test]
+    fn a_server_that_says_it_cannot_serve_is_taken_at_its_word_even_while_calls_run() {
+        let unwell = || Err(DiscoverError::Unwell("health answered 503".to_owned()));
+        let (mut board, key) = board(Serves::Only(vec![Target::from("m")]));
+        assert!(board.see(&key, unwell(), IDLE));
+        assert_eq!(state(&board, &key), ProviderState::Starting);
+        board.see(&key, lists(&["m"]), BUSY);
+        assert!(board.see(&key, unwell(), BUSY));
+        let status = board.status(&key).unwrap();
+        assert_eq!(
+            (status.state, status.reason.as_str()),
+            (ProviderState::Absent, "health answered 503")
+        );
+        assert!(board.see(&key, lists(&["m"]), BUSY));
         assert_eq!(state(&board, &key), ProviderState::Ready);
     }
 

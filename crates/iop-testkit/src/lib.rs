@@ -20,6 +20,7 @@ pub mod process;
 pub mod provider;
 pub mod script;
 pub mod sim_link;
+pub mod vllm;
 
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub use process::IopProcess;
 pub use provider::ScriptedProvider;
 pub use script::Script;
 pub use sim_link::{Line, SimPipe};
+pub use vllm::ScriptedVllm;
 
 /// How long a helper waits for a state that a test expects before it gives up.
 ///

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use iop_dialect::openai::read_model_list;
+use iop_dialect::openai::{ListedModel, read_models};
 use iop_execution::{DiscoverError, Discovery};
 use iop_types::Target;
 
@@ -17,18 +17,20 @@ const MAX_LIST: usize = 8 << 20;
 
 impl OpenaiCompat {
     pub(super) async fn list(&self) -> Result<Discovery, DiscoverError> {
-        match tokio::time::timeout(PATIENCE, self.ask()).await {
-            Ok(listed) => {
-                let targets = self.targets.select(listed?);
-                Ok(Discovery { targets, loaded: Vec::new(), queued: None })
-            }
-            Err(_) => Err(DiscoverError::Unreachable(format!(
-                "the server did not list its models within {PATIENCE:?}"
-            ))),
-        }
+        let ids = self.models().await?.into_iter().map(|model| Target::from(model.id));
+        Ok(Discovery { targets: self.targets.select(ids), ..Discovery::default() })
     }
 
-    async fn ask(&self) -> Result<Vec<Target>, DiscoverError> {
+    /// Asks for the list of models, configured targets or not.
+    pub(crate) async fn models(&self) -> Result<Vec<ListedModel>, DiscoverError> {
+        tokio::time::timeout(PATIENCE, self.ask()).await.unwrap_or_else(|_| {
+            Err(DiscoverError::Unreachable(format!(
+                "the server did not list its models within {PATIENCE:?}"
+            )))
+        })
+    }
+
+    async fn ask(&self) -> Result<Vec<ListedModel>, DiscoverError> {
         let mut call = self.server.get("/v1/models");
         let head = call.head().await.map_err(|error| unreachable_by(&error))?;
         match head.status {
@@ -45,8 +47,7 @@ impl OpenaiCompat {
             }
         }
         let body = call.body(MAX_LIST).await.map_err(|error| unreachable_by(&error))?;
-        let ids = read_model_list(&body)
-            .map_err(|error| DiscoverError::Unusable(format!("GET /v1/models: {error}")))?;
-        Ok(ids.into_iter().map(Target::from).collect())
+        read_models(&body)
+            .map_err(|error| DiscoverError::Unusable(format!("GET /v1/models: {error}")))
     }
 }

@@ -23,8 +23,13 @@ pub(super) const fn path_of(kind: RunKind) -> &'static str {
 }
 
 /// Returns the allow-list as a capability.
-pub(super) fn tunnel() -> Vec<Operation> {
-    TUNNEL
+pub(crate) fn tunnel() -> Vec<Operation> {
+    listed(TUNNEL)
+}
+
+/// Makes a capability of a table of methods and paths.
+pub(crate) fn listed(table: &[(&str, &str)]) -> Vec<Operation> {
+    table
         .iter()
         .map(|(method, path)| Operation { method: (*method).to_owned(), path: (*path).to_owned() })
         .collect()

@@ -21,12 +21,17 @@ const MAX_BODY: usize = 8 << 20;
 
 impl Probe for OpenaiCompat {
     fn probe(&self, target: Target) -> BoxFuture<'_, ProbeOutcome> {
-        Box::pin(async move {
-            let health = within(health(self.server.get("/health")));
-            let listing = within(listing(self.server.get("/v1/models"), target));
-            let (health, listing) = futures_util::future::join(health, listing).await;
-            conclude(health, listing)
-        })
+        Box::pin(self.examine("/health", target))
+    }
+}
+
+impl OpenaiCompat {
+    /// Asks for the engine's health at `path` and for the list of models.
+    pub(crate) async fn examine(&self, path: &str, target: Target) -> ProbeOutcome {
+        let health = within(health(self.server.get(path)));
+        let listing = within(listing(self.server.get("/v1/models"), target));
+        let (health, listing) = futures_util::future::join(health, listing).await;
+        conclude(health, listing)
     }
 }
 

@@ -7,3 +7,4 @@ mod run;
 mod support;
 mod surroundings;
 mod tunnel;
+mod vllm;

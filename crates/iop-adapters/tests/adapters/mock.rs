@@ -174,11 +174,3 @@ async fn a_script_with_a_mistake_is_refused_naming_the_member() {
     let error = build(&scripted(r#"{"answer":{"usage":"yes"}}"#), &tools()).err().unwrap();
     assert!(matches!(&error, BuildError::Script(script) if script.path == "script.answer.usage"));
 }
-
-#[tokio::test]
-async fn an_adapter_of_a_later_version_is_refused_with_the_remedy() {
-    let settings = ProviderSettings::new("x".into(), AdapterType::Vllm);
-    let message = build(&settings, &tools()).err().unwrap().to_string();
-    assert!(message.contains("vllm"), "{message}");
-    assert!(message.contains("openai_compat"), "{message}");
-}

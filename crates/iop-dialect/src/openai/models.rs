@@ -90,17 +90,40 @@ struct ReceivedList {
 #[derive(Deserialize)]
 struct ReceivedModel {
     id: String,
+    /// Of any type, because a list is no worse for an owner that is none.
+    #[serde(default)]
+    owned_by: serde_json::Value,
 }
 
-/// Reads the ids of a provider's model list, in its order, each once. An empty list is a list.
+/// One entry of a provider's model list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedModel {
+    /// The name under which it is asked for.
+    pub id: String,
+    /// Whose it is, in the server's words; engines put their own name here.
+    pub owned_by: Option<String>,
+}
+
+/// Reads a provider's model list, in its order, each id once. An empty list is a list.
 ///
 /// # Errors
 /// The body has no `data` array of objects with an `id`.
-pub fn read_model_list(body: &[u8]) -> Result<Vec<String>, ModelListError> {
+pub fn read_models(body: &[u8]) -> Result<Vec<ListedModel>, ModelListError> {
     let received: ReceivedList = serde_json::from_slice(body)?;
     let mut seen = BTreeSet::new();
-    let ids = received.data.into_iter().map(|model| model.id);
-    Ok(ids.filter(|id| !id.is_empty() && seen.insert(id.clone())).collect())
+    let models = received.data.into_iter().map(|model| ListedModel {
+        id: model.id,
+        owned_by: model.owned_by.as_str().map(str::to_owned),
+    });
+    Ok(models.filter(|model| !model.id.is_empty() && seen.insert(model.id.clone())).collect())
+}
+
+/// Reads only the ids of a provider's model list, as [`read_models`] does.
+///
+/// # Errors
+/// As [`read_models`].
+pub fn read_model_list(body: &[u8]) -> Result<Vec<String>, ModelListError> {
+    Ok(read_models(body)?.into_iter().map(|model| model.id).collect())
 }
 
 #[cfg(test)]
@@ -130,6 +153,10 @@ mod tests {
         let body = br#"{"object":"list","models":[{"id":"z"}],"data":[{"id":"b","x":1},{"id":"a"},{"id":"b"}]}"#;
         assert_eq!(read_model_list(body).unwrap(), ["b", "a"]);
         assert!(read_model_list(br#"{"data":[]}"#).unwrap().is_empty());
+        let owners =
+            br#"{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":7},{"id":"c"}]}"#;
+        let owners = read_models(owners).unwrap().into_iter().map(|model| model.owned_by);
+        assert_eq!(owners.collect::<Vec<_>>(), [Some("vllm".to_owned()), None, None]);
         for body in [&b"<html>"[..], b"{}", br#"{"data":[{"name":"x"}]}"#, br#"{"data":null}"#] {
             assert!(read_model_list(body).is_err());
         }
