@@ -181,6 +181,7 @@ impl Request {
             // clients close at `[DONE]`, while servers take another moment to end.
             if state.answer.is_handed_over() {
                 state.served_at = Some(now);
+                state.take_what_came(self, now);
                 return;
             }
             state.machine.handle_client_gone(now);

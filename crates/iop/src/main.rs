@@ -25,6 +25,7 @@ mod up;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -41,11 +42,7 @@ fn main() -> ExitCode {
         eprintln!("error: {reason}");
         return ExitCode::from(USAGE);
     }
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if let Some(workers) = cli.workers {
-        builder.worker_threads(workers.get());
-    }
-    let runtime = match builder.enable_all().build() {
+    let runtime = match runtime(cli.workers) {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: the runtime cannot be started: {error}");
@@ -59,6 +56,18 @@ fn main() -> ExitCode {
             if is_usage(&*error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Makes the runtime. A single worker needs no stealing: it runs on this thread.
+fn runtime(workers: Option<NonZeroUsize>) -> io::Result<tokio::runtime::Runtime> {
+    let mut builder = match workers {
+        Some(NonZeroUsize::MIN) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if let Some(workers) = workers {
+        builder.worker_threads(workers.get());
+    }
+    builder.enable_all().build()
 }
 
 /// Exit code of a command line that cannot be carried out as typed; clap's own.

@@ -1,6 +1,6 @@
 //! What changes about a request, and the steps that change it.
 
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use iop_admission::Refused;
@@ -84,6 +84,13 @@ impl State {
             return Poll::Ready(());
         }
         self.poll_timer(request, now, cx)
+    }
+
+    /// Takes in what is there already, waiting for nothing. The end of a short answer mostly came with
+    /// its body, and a request that is over needs no task to wait for it.
+    pub(super) fn take_what_came(&mut self, request: &Request, now: Instant) {
+        let mut nobody = Context::from_waker(Waker::noop());
+        while !self.machine.is_over() && self.advance(request, now, &mut nobody).is_ready() {}
     }
 
     fn poll_timer(&mut self, request: &Request, now: Instant, cx: &mut Context<'_>) -> Poll<()> {

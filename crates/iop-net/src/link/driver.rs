@@ -1,7 +1,11 @@
 //! The task of one link: moves bytes between the machine and the socket.
 //!
-//! Each turn reads once, writes all that is queued in batches, and looks at the clock. A timer that
-//! has run out is judged only when nothing that had arrived is unread: an answer that lies in the socket
+//! Each turn reads once, writes all that is queued in batches, and looks at the clock. What was queued
+//! while the driver slept is not written at once: the driver first gives way to every task that is
+//! ready, so that their frames leave in the same write. A write costs a system call and a wake-up of
+//! the peer; under many short requests nearly every frame would pay for its own.
+//!
+//! A timer that has run out is judged only when nothing that had arrived is unread: an answer that lies in the socket
 //! while the process was not running must count.
 
 use std::pin::Pin;
@@ -37,6 +41,8 @@ pub(super) struct Driver<R: Role> {
     room: usize,
     batch: Vec<u8>,
     written: usize,
+    /// Whether everybody that was ready has had its turn since something was queued.
+    gathered: bool,
     timer: Pin<Box<Sleep>>,
     armed: Option<Instant>,
     /// Bytes read since the timer ran out.
@@ -54,6 +60,7 @@ impl<R: Role> Driver<R> {
             room: READ_ROOM,
             batch: Vec::new(),
             written: 0,
+            gathered: false,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
             overdue: None,
@@ -100,11 +107,22 @@ impl<R: Role> Driver<R> {
                 inner.link.poll_timeout()
             };
             let read = self.poll_read(cx).is_ready();
-            let wrote = self.poll_write(cx).is_ready();
+            let may_write = self.gathered || self.written < self.batch.len();
+            let wrote = may_write && self.poll_write(cx).is_ready();
             let judged = self.poll_timer(cx, deadline, read);
             if !(read || wrote || judged || self.shared.lock().link.has_output()) {
+                self.gather(cx);
                 return Poll::Pending;
             }
+        }
+    }
+
+    /// Gives way once, if there is something to write, to every task that is ready.
+    fn gather(&mut self, cx: &mut Context<'_>) {
+        self.gathered = self.shared.lock().driver_gathers();
+        if self.gathered {
+            // Wakes this task after the others, whether or not it is polled again.
+            let _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
         }
     }
 
@@ -149,6 +167,7 @@ impl<R: Role> Driver<R> {
         let mut progress = Poll::Pending;
         loop {
             if self.written == self.batch.len() && !self.fill() {
+                self.gathered = false;
                 return progress;
             }
             let rest = &self.batch[self.written..];

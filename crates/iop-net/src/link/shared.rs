@@ -103,6 +103,14 @@ impl<R: Role> Inner<R> {
         }
     }
 
+    /// Says whether there is something that the socket would take. If so the driver runs again soon by
+    /// itself, and what is queued until then needs no wake-up.
+    pub(super) fn driver_gathers(&mut self) -> bool {
+        let gathers = self.link.wants_write() && !self.write_blocked;
+        self.driver_awake |= gathers;
+        gathers
+    }
+
     /// Takes the wakers of everybody the machine has news for.
     pub(super) fn take_signalled(&mut self) -> Woken {
         let mut woken = Woken::Nobody;
