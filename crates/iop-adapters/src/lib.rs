@@ -13,11 +13,13 @@ mod build;
 mod mock;
 mod ollama;
 mod openai_compat;
+mod recognise;
 mod server;
 mod settings;
 mod vllm;
 
 pub use self::build::{BuildError, Tools, build};
 pub use self::mock::ScriptError;
+pub use self::recognise::recognise;
 pub use self::server::MalformedHeader;
 pub use self::settings::{MalformedSecret, ProviderSettings, Secret, Targets};

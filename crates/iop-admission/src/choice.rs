@@ -4,6 +4,11 @@
 //! out is counted, so that a refusal can say why nobody qualified. Then the smallest priority number
 //! that is left, then the route's policy. Nothing is random: equals take turns by their last grant,
 //! and then by their order.
+//!
+//! A server in which requests wait is full by its own word, whatever the counts here say: its clients
+//! may be others, or its real capacity smaller than the configured one. So the least loaded is first
+//! one without a queue of its own, and what waits inside counts as load beside what is in use here.
+//! The figure is some seconds old and never filters.
 
 use std::cmp::Reverse;
 use std::time::Instant;
@@ -32,9 +37,11 @@ struct Qualified<'a> {
     member: &'a Member,
     target: Target,
     form: Form,
-    /// In use and room, for shares compared without division.
+    /// In use or waiting inside, and room, for shares compared without division.
     load: (u64, u64),
     is_loaded: bool,
+    /// Whether requests wait inside the server.
+    has_queue: bool,
     last_grant: u64,
 }
 
@@ -62,13 +69,15 @@ pub(crate) fn pick(
         let form = slot.qualify(now, need, target.as_ref(), wait, &mut shortage);
         let (Some(form), Some(target)) = (form, target) else { continue };
         qualified += 1;
+        let queued = u64::from(slot.queued());
         let candidate = Qualified {
             index,
             member,
             is_loaded: slot.has_loaded(&target),
+            has_queue: queued > 0,
             target,
             form,
-            load: (u64::from(slot.in_use()), u64::from(slot.room())),
+            load: (u64::from(slot.in_use()) + queued, u64::from(slot.room())),
             last_grant: slot.last_grant,
         };
         let wins = best.as_ref().is_none_or(|best| beats(entry, affinity, &candidate, best));
@@ -104,6 +113,7 @@ fn beats(
         }
         (Policy::Affinity, None) | (Policy::LeastLoaded, _) => Reverse(new.is_loaded)
             .cmp(&Reverse(best.is_loaded))
+            .then(new.has_queue.cmp(&best.has_queue))
             .then_with(|| (new.load.0 * best.load.1).cmp(&(best.load.0 * new.load.1)))
             .then_with(|| new.last_grant.cmp(&best.last_grant)),
     };

@@ -71,6 +71,10 @@ struct Entry {
     found: Discovery,
     misses: u32,
     calls: Calls,
+    /// What the Edge was last told of the queue.
+    told_queued: Option<u32>,
+    /// Whether a request was refused for want of capacity since the Edge last heard of any.
+    was_full: bool,
 }
 
 /// A provider's figures from its gate.
@@ -93,6 +97,8 @@ impl Board {
             found: Discovery::default(),
             misses: 0,
             calls: Calls::default(),
+            told_queued: None,
+            was_full: false,
         };
         let entry = self.entries.entry(key).or_insert(starting);
         if entry.state == ProviderState::Failed {
@@ -110,6 +116,8 @@ impl Board {
             found: Discovery::default(),
             misses: 0,
             calls: Calls::default(),
+            told_queued: None,
+            was_full: false,
         };
         self.entries.insert(key, entry);
     }
@@ -131,7 +139,11 @@ impl Board {
         let before = entry.told();
         entry.calls = calls;
         entry.see(look);
-        before != entry.told()
+        let changed = before != entry.told() || has_moved(entry.told_queued, entry.queued());
+        if changed {
+            entry.told_queued = entry.queued();
+        }
+        changed
     }
 
     /// Lets a list through that fits beside those of the other providers.
@@ -151,13 +163,23 @@ impl Board {
         )))
     }
 
-    /// Takes in a gate's figures; says whether the Edge must hear of it: zombies are what it cannot
-    /// count by itself.
+    /// Takes in a gate's figures; says whether the Edge must hear of it. It counts its own calls; what
+    /// it cannot know is zombies, and that a gate which refused it has room again, because calls of
+    /// an earlier link returned.
     pub fn count(&mut self, key: &ProviderKey, calls: Calls) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
-        let changed = entry.calls.zombies != calls.zombies;
+        let has_room = calls.in_use < entry.listing.capacity;
+        let was_full = has_room && std::mem::take(&mut entry.was_full);
+        let changed = was_full || entry.calls.zombies != calls.zombies;
         entry.calls = calls;
         changed
+    }
+
+    /// A request was refused because the gate was full.
+    pub fn note_full(&mut self, key: &ProviderKey) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.was_full = true;
+        }
     }
 
     /// Returns one provider as the Edge is told of it.
@@ -170,10 +192,23 @@ impl Board {
         self.entries.iter().map(|(key, entry)| entry.status(key)).collect()
     }
 
-    /// Says whether a provider is expected: not up yet, or away. Requests may be waiting for it.
-    pub fn has_expected(&self) -> bool {
-        let is_expected = |state| matches!(state, ProviderState::Starting | ProviderState::Absent);
-        self.entries.values().any(|entry| is_expected(entry.state))
+    /// Says whether a provider deserves a look before the usual time: one that is not up yet or away,
+    /// because requests may be waiting for it; one that did not answer the last, to know; and one that
+    /// tells its queue, while that can move.
+    pub fn is_restless(&self, key: &ProviderKey) -> bool {
+        self.entries.get(key).is_some_and(|entry| match entry.state {
+            ProviderState::Starting | ProviderState::Absent => true,
+            ProviderState::Ready => {
+                let moves = |queued| queued > 0 || entry.calls.in_use > 0;
+                entry.misses > 0 || entry.found.queued.is_some_and(moves)
+            }
+            ProviderState::Failed | ProviderState::Draining => false,
+        })
+    }
+
+    /// Says whether no provider is known at all.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 }
 
@@ -250,9 +285,15 @@ impl Entry {
         self.reason = reason;
     }
 
-    /// What the Edge decides by; a change of it is told.
+    /// What the Edge decides by, but for the queue; any change of it is told.
     fn told(&self) -> (ProviderState, String, Discovery, u32) {
-        (self.state, self.reason.clone(), self.found.clone(), self.calls.zombies)
+        let found = Discovery { queued: None, ..self.found.clone() };
+        (self.state, self.reason.clone(), found, self.calls.zombies)
+    }
+
+    /// Returns the queue of a server that is there.
+    fn queued(&self) -> Option<u32> {
+        self.found.queued.filter(|_| self.state == ProviderState::Ready)
     }
 
     fn status(&self, key: &ProviderKey) -> ProviderStatus {
@@ -267,10 +308,22 @@ impl Entry {
             capacity: self.listing.capacity,
             in_use: self.calls.in_use,
             zombies: self.calls.zombies,
-            queued: self.found.queued,
+            queued: self.queued(),
             revision: self.listing.revision,
             capabilities: self.listing.capabilities.clone(),
         }
+    }
+}
+
+/// Says whether a queue changed so much that the Edge must hear of it: between unknown, empty and not
+/// empty, and otherwise by a quarter. A queue of 100 that breathes by a few would else send a status,
+/// with all names, at every look.
+fn has_moved(told: Option<u32>, now: Option<u32>) -> bool {
+    match (told, now) {
+        (Some(told), Some(now)) if told > 0 && now > 0 => {
+            u64::from(told.abs_diff(now)) * 4 >= u64::from(told.max(now))
+        }
+        (told, now) => told != now,
     }
 }
 
@@ -306,6 +359,10 @@ mod tests {
             targets: targets.iter().map(|name| Target::from(*name)).collect(),
             ..Discovery::default()
         })
+    }
+
+    fn queues(queued: u32) -> Result<Discovery, DiscoverError> {
+        Ok(Discovery { queued: Some(queued), ..lists(&["m"])? })
     }
 
     fn silent() -> Result<Discovery, DiscoverError> {
@@ -344,14 +401,49 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_up_or_away_is_expected() {
+    fn one_that_is_not_up_or_away_and_one_whose_queue_can_move_are_looked_at_sooner() {
         let (mut board, key) = board(Serves::All);
-        assert!(board.has_expected());
-        board.see(&key, lists(&["m"]), IDLE);
-        assert!(!board.has_expected());
+        assert!(board.is_restless(&key));
+        board.see(&key, lists(&["m"]), BUSY);
+        assert!(!board.is_restless(&key), "it tells no queue");
+        board.see(&key, queues(0), IDLE);
+        assert!(!board.is_restless(&key), "nothing moves");
+        board.count(&key, BUSY);
+        assert!(board.is_restless(&key));
+        board.see(&key, queues(3), IDLE);
+        assert!(board.is_restless(&key), "others wait");
+        board.see(&key, queues(0), IDLE);
         board.see(&key, silent(), IDLE);
+        assert!(board.is_restless(&key), "one look was missed");
         board.see(&key, silent(), IDLE);
-        assert!(board.has_expected());
+        assert!(board.is_restless(&key));
+    }
+
+    #[test]
+    fn a_queue_is_told_when_it_appears_empties_or_moves_by_a_quarter() {
+        let (mut board, key) = board(Serves::All);
+        assert!(board.see(&key, queues(0), IDLE));
+        assert!(!board.see(&key, queues(0), IDLE));
+        assert!(board.see(&key, queues(1), IDLE));
+        assert!(board.see(&key, queues(100), IDLE));
+        for breath in [97, 103, 90, 110] {
+            assert!(!board.see(&key, queues(breath), IDLE), "{breath}");
+        }
+        assert!(board.see(&key, queues(134), IDLE), "a quarter more than what was told");
+        assert!(board.see(&key, queues(0), IDLE));
+        assert!(board.see(&key, lists(&["m"]), IDLE), "unknown is not empty");
+        assert_eq!(board.status(&key).unwrap().queued, None);
+    }
+
+    #[test]
+    fn a_gate_that_refused_and_has_room_again_is_told_once() {
+        let (mut board, key) = board(Serves::All);
+        let full = Calls { in_use: 8, zombies: 0 };
+        board.count(&key, full);
+        board.note_full(&key);
+        assert!(!board.count(&key, full), "still full");
+        assert!(board.count(&key, BUSY));
+        assert!(!board.count(&key, IDLE));
     }
 
     #[test]

@@ -91,7 +91,12 @@ fn pass(
         revision: head.revision,
         need,
     };
-    node.checks.admit(&asked)?.pass_gate()
+    let admitted = node.checks.admit(&asked)?;
+    admitted.pass_gate().inspect_err(|refusal| {
+        if let Refusal::CapacityExceeded { .. } = refusal {
+            node.providers.note_full(&head.provider);
+        }
+    })
 }
 
 /// Executes a normalized run.

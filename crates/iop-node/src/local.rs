@@ -1,8 +1,8 @@
 //! Model servers that a Node looks for on its own machine.
 //!
-//! The ports are the defaults of the servers that people run. All of them speak OpenAI's API, so one
-//! adapter serves them; whatever answers there with a list of models becomes a provider under the
-//! server's name.
+//! The ports are the defaults of the servers that people run. Whatever answers there with a list of
+//! models becomes a provider under the server's name; which adapter speaks to it is what the server
+//! itself shows, since ports are used by others too.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};

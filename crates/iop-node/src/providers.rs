@@ -46,9 +46,16 @@ pub(crate) struct Providers {
 struct Setup {
     bootstrap: Bootstrap,
     configured: BTreeMap<ProviderKey, v1::ProviderConfig>,
-    found: Vec<LocalServer>,
+    found: Vec<Found>,
     revision: Option<ConfigRevision>,
     discover: bool,
+}
+
+/// A model server that was found, and what speaks to it.
+#[derive(Clone)]
+struct Found {
+    place: LocalServer,
+    adapter: AdapterType,
 }
 
 impl Providers {
@@ -127,10 +134,12 @@ impl Providers {
             }
             setup.found.clone()
         };
-        let looks = places.iter().filter(|place| !known.contains(place)).map(|place| async move {
-            let provider = iop_adapters::build(&place_settings(place), &self.tools).ok()?;
-            let look = timeout(LOOK_BOUND, provider.discover()).await;
-            matches!(look, Ok(Ok(_))).then(|| place.clone())
+        let is_known = |place: &&LocalServer| known.iter().any(|found| found.place == **place);
+        let looks = places.iter().filter(|place| !is_known(place)).map(|place| async move {
+            let endpoint = place.endpoint();
+            let recognised = iop_adapters::recognise(&endpoint, &self.tools);
+            let adapter = timeout(LOOK_BOUND, recognised).await.ok()??;
+            Some(Found { place: place.clone(), adapter })
         });
         let new: Vec<_> = join_all(looks).await.into_iter().flatten().collect();
         if new.is_empty() {
@@ -142,9 +151,10 @@ impl Providers {
             let Some(revision) = setup.revision.filter(|_| setup.discover) else {
                 return (None, Vec::new());
             };
-            for place in new {
-                info!(provider = %place.provider, endpoint = place.endpoint(), "found a model server");
-                setup.found.push(place);
+            for found in new {
+                let Found { place, adapter } = &found;
+                info!(provider = %place.provider, endpoint = place.endpoint(), %adapter, "found a model server");
+                setup.found.push(found);
             }
             let unchanged = setup.configured.clone();
             self.swap(setup, revision, &unchanged).await
@@ -170,8 +180,25 @@ impl Providers {
         self.board().statuses()
     }
 
-    pub(crate) fn has_expected(&self) -> bool {
-        self.board().has_expected()
+    /// Looks at the providers that deserve it before the usual time; returns the statuses that
+    /// changed.
+    pub(crate) async fn look_at_restless(&self) -> Vec<ProviderStatus> {
+        let mut providers = self.registry.providers();
+        {
+            let board = self.board();
+            providers.retain(|bound| board.is_restless(bound.key()));
+        }
+        self.look(providers).await
+    }
+
+    /// Says whether there is no provider at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.board().is_empty()
+    }
+
+    /// A request was refused because this provider's gate was full.
+    pub(crate) fn note_full(&self, key: &ProviderKey) {
+        self.board().note_full(key);
     }
 
     async fn look(&self, providers: Vec<Bound>) -> Vec<ProviderStatus> {
@@ -214,13 +241,13 @@ impl Providers {
                 listed.push(key.clone());
             }
         }
-        for place in &setup.found {
-            let key = &place.provider;
+        for found in &setup.found {
+            let key = &found.place.provider;
             // A configured provider keeps its name; what was found under the same one is the same.
             if setup.configured.contains_key(key) {
                 continue;
             }
-            self.seat_found(&mut draft, place);
+            self.seat_found(&mut draft, found);
             listed.push(key.clone());
         }
         let started = draft.start().await;
@@ -270,16 +297,18 @@ impl Providers {
         true
     }
 
-    fn seat_found(&self, draft: &mut Draft<'_>, place: &LocalServer) {
-        let key = place.provider.clone();
+    fn seat_found(&self, draft: &mut Draft<'_>, found: &Found) {
+        let key = found.place.provider.clone();
         let revision = ProviderRevision::default();
-        let capacity = AdapterType::OpenaiCompat.default_max_concurrency();
+        let capacity = found.adapter.default_max_concurrency();
         if draft.keep(&key, revision, capacity) == Ok(true) {
             return;
         }
-        let Ok(provider) = iop_adapters::build(&place_settings(place), &self.tools) else { return };
+        let mut settings = ProviderSettings::new(key.clone(), found.adapter);
+        settings.endpoint = Some(found.place.endpoint());
+        let Ok(provider) = iop_adapters::build(&settings, &self.tools) else { return };
         let listing = Listing {
-            adapter: AdapterType::OpenaiCompat,
+            adapter: found.adapter,
             revision,
             capabilities: provider.capabilities().clone(),
             capacity,
@@ -343,10 +372,4 @@ fn listing(
             Targets::Only(targets) => Serves::Only(targets),
         },
     }
-}
-
-fn place_settings(place: &LocalServer) -> ProviderSettings {
-    let mut settings = ProviderSettings::new(place.provider.clone(), AdapterType::OpenaiCompat);
-    settings.endpoint = Some(place.endpoint());
-    settings
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use iop_net::link::Answer;
 use iop_node::{LocalServer, Secrets};
-use iop_testkit::ScriptedProvider;
 use iop_testkit::script::{OnCancel, Step};
+use iop_testkit::vllm::Engine;
+use iop_testkit::{ScriptedProvider, ScriptedVllm};
 use iop_wire::v1::{ProviderState, RefusalReason};
 use iop_wire::{v1, v1::provider_tunnel_frame::Kind as Frame};
 use support::{Rig, all, head, is_terminal, provider, refusal, run, tunnel};
@@ -198,6 +199,40 @@ async fn a_server_on_a_usual_port_is_found_and_served() {
     let status = rig.wait_for_state("vllm", ProviderState::Ready).await;
     let request = v1::RequestHead { provider_revision: status.revision, ..head("vllm", "m") };
     assert!(all(rig.send(tunnel(request), CHAT)).await.len() > 2);
+}
+
+#[tokio::test]
+async fn a_server_on_a_usual_port_is_spoken_to_as_what_it_shows_itself_to_be() {
+    let engine = ScriptedVllm::start(Engine::Sglang, "m").await;
+    let other = ScriptedProvider::start().await;
+    let places = vec![
+        LocalServer::new("vllm", engine.address().port()),
+        LocalServer::new("sglang", other.address().port()),
+    ];
+    let config = v1::NodeConfig { revision: 1, providers: Vec::new(), discover: true };
+    let rig = Rig::with(config, Secrets::default(), places).await;
+    for (key, adapter, capacity) in [("vllm", "vllm", 256), ("sglang", "openai_compat", 8)] {
+        let status = rig.wait_for_state(key, ProviderState::Ready).await;
+        assert_eq!((status.adapter.as_str(), status.capacity), (adapter, capacity), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_starts_after_its_node_is_served_leaves_and_comes_back() {
+    let gone = ScriptedProvider::start().await;
+    let address = gone.address();
+    gone.stop().await;
+    let places = vec![LocalServer::new("late", address.port())];
+    let config = v1::NodeConfig { revision: 1, providers: Vec::new(), discover: true };
+    let rig = Rig::with(config, Secrets::default(), places).await;
+    for _ in 0..2 {
+        let server = ScriptedProvider::start_on(address).await;
+        let began = std::time::Instant::now();
+        rig.wait_for_state("late", ProviderState::Ready).await;
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        server.stop().await;
+        rig.wait_for_state("late", ProviderState::Absent).await;
+    }
 }
 
 #[tokio::test]

@@ -99,6 +99,7 @@ struct Provider {
     capacity: u32,
     in_use: u32,
     zombies: u32,
+    queued: Option<u32>,
 }
 
 fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
@@ -163,6 +164,10 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
         0 => String::new(),
         count => format!(" ({count} zombie)"),
     };
+    let queued = match provider.queued {
+        None | Some(0) => String::new(),
+        Some(count) => format!(" (+{count} wait in the server)"),
+    };
     [
         format!("{}/{}", provider.node, provider.provider),
         provider.adapter.clone().unwrap_or_else(|| "-".to_owned()),
@@ -172,7 +177,7 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
             (true, false, "ready") => "draining".to_owned(),
             (true, _, state) => state.to_owned(),
         },
-        format!("{}/{}{zombies}", provider.in_use, provider.capacity),
+        format!("{}/{}{zombies}{queued}", provider.in_use, provider.capacity),
         match (is_linked, provider.ready) {
             (false, _) => "its node is offline".to_owned(),
             (true, true) => provider.targets.join(", "),

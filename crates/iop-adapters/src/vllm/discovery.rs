@@ -39,9 +39,11 @@ impl Vllm {
         let models = listed?;
         health?;
         let ids = models.into_iter().map(|model| Target::from(model.id));
+        let targets = self.api.targets.select(ids);
         Ok(Discovery {
-            targets: self.api.targets.select(ids),
-            loaded: Vec::new(),
+            // These engines list what they loaded when they started.
+            loaded: targets.clone(),
+            targets,
             queued: queue.map(|queue| queue.waiting),
         })
     }

@@ -349,6 +349,11 @@ impl Slot {
         self.loaded.contains(target)
     }
 
+    /// Returns how many requests wait inside the server, as far as it tells.
+    pub(crate) fn queued(&self) -> u32 {
+        self.queued.unwrap_or_default()
+    }
+
     /// Returns when its targets are forgotten.
     pub(crate) fn forget_at(&self) -> Option<Instant> {
         if self.targets.is_empty() && (self.configured || self.is_served()) {

@@ -65,6 +65,41 @@ fn a_loaded_target_is_worth_more_than_an_idle_provider() {
 }
 
 #[test]
+fn a_provider_in_whose_server_requests_wait_is_chosen_last_and_the_longest_queue_last_of_all() {
+    let waiting = |key: &str, queued| {
+        let mut status = provider(key, 8, &["m"]);
+        status.queued = queued;
+        status
+    };
+    let mut edge =
+        Edge::with(&[waiting("a", Some(5)), waiting("b", Some(1)), waiting("c", Some(0))]);
+    let permits: Vec<_> = (0..8).map(|_| edge.permit("m")).collect();
+    assert!(names(&permits).iter().all(|name| *name == "c"), "what is in use there is no queue");
+    let more: Vec<_> = (0..6).map(|_| edge.permit("m")).collect();
+    assert_eq!(names(&more), ["b", "b", "b", "b", "a", "b"], "what waits counts as in use");
+
+    let mut unknown = Edge::with(&[waiting("a", Some(1)), waiting("b", None)]);
+    assert_eq!(winner(&unknown.permit("m")).0, "b", "a server that tells nothing has no queue");
+}
+
+#[test]
+fn a_queue_that_is_told_steers_the_next_request() {
+    let mut edge = Edge::with(&[provider("a", 8, &["m"]), provider("b", 8, &["m"])]);
+    let report = |edge: &mut Edge, key: &str, queued| {
+        let mut status = provider(key, 8, &["m"]);
+        status.queued = Some(queued);
+        edge.status("n", 1, status);
+        let permit = edge.permit("m");
+        let won = winner(&permit).0.to_owned();
+        edge.release(permit);
+        won
+    };
+    assert_eq!(report(&mut edge, "a", 3), "b");
+    assert_eq!(report(&mut edge, "b", 4), "a");
+    assert_eq!(report(&mut edge, "a", 0), "a");
+}
+
+#[test]
 fn ordered_takes_the_first_with_capacity() {
     let mut edge =
         edge(Policy::Ordered, &[candidate("b", "m"), candidate("a", "m")], &[("a", 9), ("b", 2)]);

@@ -22,3 +22,4 @@ mod restart;
 mod shutdown;
 mod stress;
 mod up;
+mod vllm;
