@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use crate::data_dir::private;
@@ -41,6 +42,8 @@ pub(crate) fn open<S: Schema>(path: &Path) -> Result<Connection, DatabaseError> 
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    // Otherwise a statement that compares a parameter is planned anew for each row.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     upgrade::<S>(&mut connection)?;
     Ok(connection)
 }
