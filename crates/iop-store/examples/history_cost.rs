@@ -274,6 +274,7 @@ struct Cost {
     written_bytes: u64,
     writes: u64,
     waits: u64,
+    resident_kib: u64,
 }
 
 impl Cost {
@@ -295,6 +296,7 @@ impl Cost {
             written_bytes: io("wchar:")?,
             writes: io("syscw:")?,
             waits,
+            resident_kib: figure("/proc/self/status".as_ref(), "VmRSS:")?,
         })
     }
 
@@ -305,6 +307,7 @@ impl Cost {
             written_bytes: self.written_bytes - before.written_bytes,
             writes: self.writes - before.writes,
             waits: self.waits - before.waits,
+            resident_kib: self.resident_kib.saturating_sub(before.resident_kib),
         }
     }
 
@@ -320,6 +323,7 @@ impl Cost {
             self.waits as f64 / runs,
             file_bytes(dir)? / runs,
         );
+        println!("resident memory grew by {} KiB", self.resident_kib);
         Ok(())
     }
 }
@@ -333,7 +337,7 @@ fn thread_ns(thread: &str) -> u64 {
 fn figure(path: &std::path::Path, name: &str) -> Result<u64, Failed> {
     let text = fs::read_to_string(path)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such figure")?;
-    Ok(line.trim().parse()?)
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
 fn file_bytes(dir: &DataDir) -> Result<f64, Failed> {

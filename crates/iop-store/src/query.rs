@@ -14,7 +14,8 @@ pub struct Query {
     pub node: Option<NodeId>,
     /// Only runs that ended with this code.
     pub code: Option<ErrorCode>,
-    /// Only runs received at or after this time.
+    /// Only runs received at or after this time. Ids are trusted to be minted at or after receipt, so
+    /// that nothing older is looked at.
     pub since: Option<Timestamp>,
 }
 
