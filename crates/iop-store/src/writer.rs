@@ -322,8 +322,9 @@ mod tests {
             let earlier = path.with_file_name("notes.db.corrupt-1");
             std::fs::write(earlier, "earlier").expect("writes");
         });
+        fixture.queue.push("new".to_owned());
         fixture.flush();
-        let health = fixture.until(|health| health.set_aside.is_some());
+        let health = fixture.queue.health();
         assert!(health.set_aside.is_some_and(|path| path.ends_with("notes.db.corrupt-2")));
         let earlier = fixture.dir.path().join("notes.db.corrupt-1");
         assert_eq!(std::fs::read(earlier).expect("kept"), b"earlier");
