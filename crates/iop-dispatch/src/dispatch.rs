@@ -549,6 +549,7 @@ impl Dispatch {
 fn refused(refusal: &Refusal) -> Failure {
     let code = match refusal {
         Refusal::Unsupported { .. } => ErrorCode::InvalidRequest,
+        Refusal::NotPermitted { .. } => ErrorCode::Forbidden,
         Refusal::UnknownProvider { .. }
         | Refusal::AmbiguousProvider { .. }
         | Refusal::StaleConfig { .. }

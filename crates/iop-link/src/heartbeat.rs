@@ -23,6 +23,8 @@ pub struct Heartbeat {
     unanswered: VecDeque<Sent>,
     challenge: Option<Challenge>,
     rtt: Option<Duration>,
+    answered: Option<Instant>,
+    asked: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +59,8 @@ impl Heartbeat {
             unanswered: VecDeque::new(),
             challenge: None,
             rtt: None,
+            answered: None,
+            asked: None,
         }
     }
 
@@ -107,6 +111,7 @@ impl Heartbeat {
             self.unanswered.pop_front();
             if oldest.id == id {
                 self.rtt = Some(now.saturating_duration_since(oldest.at));
+                self.answered = Some(now);
             }
         }
         let settled =
@@ -115,6 +120,21 @@ impl Heartbeat {
             self.challenge = None;
         }
         settled
+    }
+
+    /// The peer asked for a sign of life.
+    pub const fn handle_request(&mut self, now: Instant) {
+        self.asked = Some(now);
+    }
+
+    /// Returns when the peer last answered an own request.
+    pub const fn answered(&self) -> Option<Instant> {
+        self.answered
+    }
+
+    /// Returns when the peer last asked.
+    pub const fn asked(&self) -> Option<Instant> {
+        self.asked
     }
 
     /// Returns the last measured round trip.

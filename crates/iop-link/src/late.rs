@@ -24,6 +24,11 @@ impl LateFrames {
         *in_minute > PER_MINUTE
     }
 
+    /// Counts one that the peer could not know to be late.
+    pub(crate) const fn note(&mut self) {
+        self.total += 1;
+    }
+
     pub(crate) const fn total(&self) -> u64 {
         self.total
     }

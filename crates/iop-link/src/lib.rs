@@ -17,9 +17,10 @@
 //! ```
 //!
 //! Read next: [`link`] for the machine, then its parts: [`heartbeat`], [`stream`], [`credit`],
-//! [`outbox`]. [`seats`] settles takeovers, [`backoff`] spaces dials.
+//! [`outbox`], [`commands`]. [`seats`] settles takeovers, [`backoff`] spaces dials.
 
 pub mod backoff;
+pub mod commands;
 pub mod credit;
 pub mod heartbeat;
 mod late;
@@ -29,7 +30,8 @@ pub mod outbox;
 pub mod seats;
 pub mod stream;
 
+pub use commands::NotSent;
 pub use link::{Link, LinkStats, Role, Signal};
 pub use link::{edge, node};
-pub use message::{Answer, RequestMessage};
+pub use message::{Answer, RequestMessage, StreamKind};
 pub use stream::{OpenError, StreamError, StreamKey};

@@ -18,13 +18,14 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use iop_types::{CloseReason, Form, Generation};
+use iop_types::{CloseReason, Generation};
 use iop_wire::v1::{self, CancelReason};
 use iop_wire::{Message, frame, frame::Frame};
 
 use crate::credit::Budget;
 use crate::heartbeat::{Due, Heartbeat};
 use crate::late::LateFrames;
+use crate::message::StreamKind;
 use crate::outbox::{Control, Outbox, Urgent};
 use crate::stream::{Receiving, Sending, StreamKey, Streams};
 
@@ -46,6 +47,8 @@ pub struct Link<R: Role> {
     farewell: Option<v1::Close>,
     signals: VecDeque<Signal>,
     outputs: VecDeque<R::Output>,
+    received_bytes: u64,
+    sent_bytes: u64,
     role: R,
 }
 
@@ -65,7 +68,7 @@ enum Phase<B> {
 /// One stream as both roles know it.
 #[derive(Debug)]
 pub struct Stream<R: Role> {
-    form: Form,
+    kind: StreamKind,
     out: Sending<R::Sent>,
     inn: Receiving<R::Received>,
     /// Handles that still name this stream.
@@ -106,18 +109,32 @@ pub enum Signal {
 /// Counters of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Streams open.
+    /// Streams open, those of commands included.
     pub streams: u32,
+    /// Commands under way.
+    pub commands: u32,
     /// Payload bytes granted to the peer and not yet used.
     pub granted_bytes: u64,
     /// Payload bytes received and not yet taken by their streams.
     pub buffered_bytes: u64,
+    /// What is reserved of the budget for what the peer may send.
+    pub reserved_bytes: u64,
+    /// The budget.
+    pub credit_budget: u64,
     /// Payload bytes queued for sending.
     pub queued_bytes: u64,
     /// Frames dropped because their stream or generation had ended.
     pub late_frames: u64,
     /// Last measured heartbeat round trip.
     pub heartbeat_rtt: Option<Duration>,
+    /// When the peer last answered an own heartbeat.
+    pub heartbeat_answered: Option<Instant>,
+    /// When the peer last sent a heartbeat of its own.
+    pub heartbeat_asked: Option<Instant>,
+    /// Bytes of frames received, framing included.
+    pub received_bytes: u64,
+    /// Bytes of frames written, framing included.
+    pub sent_bytes: u64,
 }
 
 impl<R: Role> Link<R> {
@@ -137,6 +154,8 @@ impl<R: Role> Link<R> {
             farewell: None,
             signals: VecDeque::new(),
             outputs: VecDeque::new(),
+            received_bytes: 0,
+            sent_bytes: 0,
             role,
         }
     }
@@ -144,6 +163,7 @@ impl<R: Role> Link<R> {
     /// Takes what was read from the socket; leaves an incomplete frame in `buffer`.
     pub fn handle_read(&mut self, now: Instant, buffer: &mut BytesMut) {
         self.now = now;
+        let waiting = buffer.len();
         while self.close_reason().is_none() {
             match frame::decode(buffer) {
                 Ok(Some(frame)) => {
@@ -155,6 +175,7 @@ impl<R: Role> Link<R> {
                 Err(error) => self.end(error.close_reason(), Farewell::Fence),
             }
         }
+        self.received_bytes += (waiting - buffer.len()) as u64;
         if self.close_reason().is_some() {
             buffer.clear();
         }
@@ -189,6 +210,7 @@ impl<R: Role> Link<R> {
                 Due::Expired => self.end(CloseReason::HeartbeatTimeout, Farewell::Fence),
             }
         }
+        R::handle_overdue(self);
         if self.drain.as_ref().is_some_and(|drain| drain.deadline <= now) {
             self.end(CloseReason::ShuttingDown, Farewell::AfterQueued);
         }
@@ -204,7 +226,7 @@ impl<R: Role> Link<R> {
         };
         let heartbeat = self.heartbeat.as_ref().map(Heartbeat::deadline);
         let drain = self.drain.as_ref().map(|drain| drain.deadline);
-        [birth, heartbeat, drain].into_iter().flatten().min()
+        [birth, heartbeat, drain, R::next_due(self)].into_iter().flatten().min()
     }
 
     /// Yields who should look at its stream again.
@@ -276,6 +298,13 @@ impl<R: Role> Link<R> {
     pub fn stats(&self) -> LinkStats {
         let mut stats = LinkStats {
             streams: self.open,
+            commands: R::commands(self),
+            received_bytes: self.received_bytes,
+            sent_bytes: self.sent_bytes,
+            heartbeat_answered: self.heartbeat.as_ref().and_then(Heartbeat::answered),
+            heartbeat_asked: self.heartbeat.as_ref().and_then(Heartbeat::asked),
+            reserved_bytes: self.budget.reserved(),
+            credit_budget: self.limits.credit_budget,
             late_frames: self.late.total(),
             heartbeat_rtt: self.heartbeat.as_ref().and_then(Heartbeat::rtt),
             ..LinkStats::default()
@@ -325,6 +354,9 @@ impl<R: Role> Link<R> {
                 Ok(())
             }
             Message::HeartbeatRequest(request) if self.heartbeat.is_some() => {
+                if let Some(heartbeat) = &mut self.heartbeat {
+                    heartbeat.handle_request(self.now);
+                }
                 if self.outbox.push_reply(request.id) {
                     return Err(CloseReason::ControlOverflow);
                 }

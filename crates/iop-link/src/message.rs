@@ -1,11 +1,28 @@
 //! What travels on a stream, and how it is counted and cut.
 
 use bytes::Bytes;
-use iop_types::Form;
-use iop_wire::v1::{self, provider_tunnel_frame, run_event};
+use iop_types::CommandId;
+use iop_wire::v1::{self, node_command_response, provider_tunnel_frame, run_event};
 use iop_wire::{Message, frame};
 
-/// The head that opens a stream.
+/// What a stream carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamKind {
+    /// A normalized run.
+    Run,
+    /// A tunnel.
+    Tunnel,
+    /// A command: its request is whole with its head.
+    Command(CommandId),
+}
+
+impl StreamKind {
+    pub(crate) const fn is_command(self) -> bool {
+        matches!(self, Self::Command(_))
+    }
+}
+
+/// The head that opens the stream of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RequestMessage {
     /// A normalized run.
@@ -15,11 +32,10 @@ pub enum RequestMessage {
 }
 
 impl RequestMessage {
-    /// Returns the form of the request.
-    pub const fn form(&self) -> Form {
+    pub(crate) const fn kind(&self) -> StreamKind {
         match self {
-            Self::Run(_) => Form::Run,
-            Self::Tunnel(_) => Form::Tunnel,
+            Self::Run(_) => StreamKind::Run,
+            Self::Tunnel(_) => StreamKind::Tunnel,
         }
     }
 
@@ -56,6 +72,8 @@ pub enum Answer {
     Event(v1::RunEvent),
     /// Of a tunnel.
     Frame(v1::ProviderTunnelFrame),
+    /// Of a command.
+    Command(v1::NodeCommandResponse),
 }
 
 impl Answer {
@@ -64,13 +82,18 @@ impl Answer {
         match self {
             Self::Event(event) => event.is_terminal(),
             Self::Frame(frame) => frame.is_terminal(),
+            Self::Command(response) => response.is_terminal(),
         }
     }
 
-    pub(crate) const fn form(&self) -> Form {
-        match self {
-            Self::Event(_) => Form::Run,
-            Self::Frame(_) => Form::Tunnel,
+    /// Says whether this may travel on a stream of this kind.
+    pub(crate) fn fits(&self, kind: StreamKind) -> bool {
+        match (self, kind) {
+            (Self::Event(_), StreamKind::Run) | (Self::Frame(_), StreamKind::Tunnel) => true,
+            (Self::Command(response), StreamKind::Command(id)) => {
+                response.command_id == id.as_bytes()[..]
+            }
+            (Self::Event(_) | Self::Frame(_) | Self::Command(_), _) => false,
         }
     }
 
@@ -79,6 +102,7 @@ impl Answer {
         match self {
             Self::Event(event) => event.kind.is_some(),
             Self::Frame(frame) => frame.kind.is_some(),
+            Self::Command(response) => response.kind.is_some(),
         }
     }
 
@@ -94,6 +118,10 @@ impl Answer {
                 Some(provider_tunnel_frame::Kind::Body(_)) => 0,
                 _ => frame::encoded_len(tunnel),
             },
+            Self::Command(response) => match &response.kind {
+                Some(node_command_response::Kind::Part(_)) => 0,
+                _ => frame::encoded_len(response),
+            },
         }
     }
 }
@@ -103,6 +131,7 @@ impl From<Answer> for Message {
         match answer {
             Answer::Event(event) => Self::RunEvent(event),
             Answer::Frame(frame) => Self::ProviderTunnelFrame(frame),
+            Answer::Command(response) => Self::NodeCommandResponse(response),
         }
     }
 }
@@ -167,7 +196,11 @@ impl Piece for Answer {
                 kind: Some(provider_tunnel_frame::Kind::Body(body)),
                 ..
             }) => &body.data,
-            Self::Frame(_) => &EMPTY,
+            Self::Command(v1::NodeCommandResponse {
+                kind: Some(node_command_response::Kind::Part(part)),
+                ..
+            }) => &part.data,
+            Self::Frame(_) | Self::Command(_) => &EMPTY,
         }
     }
 
@@ -178,7 +211,11 @@ impl Piece for Answer {
                 kind: Some(provider_tunnel_frame::Kind::Body(body)),
                 ..
             }) => Some(&mut body.data),
-            Self::Frame(_) => None,
+            Self::Command(v1::NodeCommandResponse {
+                kind: Some(node_command_response::Kind::Part(part)),
+                ..
+            }) => Some(&mut part.data),
+            Self::Frame(_) | Self::Command(_) => None,
         }
     }
 
@@ -202,6 +239,14 @@ impl Piece for Answer {
                     | provider_tunnel_frame::Kind::Cancelled(_),
                 ) => true,
             },
+            Self::Command(response) => match &response.kind {
+                Some(node_command_response::Kind::Part(_)) | None => false,
+                Some(
+                    node_command_response::Kind::End(_)
+                    | node_command_response::Kind::Error(_)
+                    | node_command_response::Kind::Cancelled(_),
+                ) => true,
+            },
         }
     }
 
@@ -216,6 +261,15 @@ impl Piece for Answer {
                     first.data = body.data.split_to(len);
                 }
                 Self::Frame(front)
+            }
+            Self::Command(response) => {
+                let mut front = response.clone();
+                if let Some(node_command_response::Kind::Part(part)) = &mut response.kind
+                    && let Some(node_command_response::Kind::Part(first)) = &mut front.kind
+                {
+                    first.data = part.data.split_to(len);
+                }
+                Self::Command(front)
             }
         }
     }

@@ -9,7 +9,7 @@ mod receiving;
 mod sending;
 mod table;
 
-use iop_types::CloseReason;
+use iop_types::{CloseReason, Patience};
 
 pub(crate) use receiving::Receiving;
 pub(crate) use sending::Sending;
@@ -55,6 +55,9 @@ pub enum StreamError {
     /// The Edge cancelled the request before its body was complete.
     #[error("cancelled by the edge")]
     Cancelled,
+    /// The Node took longer for a command than it may.
+    #[error("the command has come to {0}")]
+    TimedOut(Patience),
     /// The answer does not fit a frame (a response head beyond 47 KiB). It was not queued; the
     /// stream goes on.
     #[error("the answer of {bytes} bytes is larger than a data frame")]

@@ -30,9 +30,9 @@ use std::pin::Pin;
 use iop_types::{CloseReason, Generation, NodeId};
 use iop_wire::v1;
 
-pub use edge::{EdgeLink, EdgeStream};
-pub use iop_link::{Answer, LinkStats, OpenError, RequestMessage, StreamError};
-pub use node::{AnswerSender, BodyReceiver, Cancelled, NodeLink, NodeRequest};
+pub use edge::{EdgeCommand, EdgeLink, EdgeStream};
+pub use iop_link::{Answer, LinkStats, NotSent, OpenError, RequestMessage, StreamError};
+pub use node::{AnswerSender, BodyReceiver, Cancelled, NodeCommand, NodeLink, NodeRequest};
 pub use server::{LinkServer, LinkServerConfig};
 pub use supervisor::{FatalLink, SupervisorConfig, supervise, supervise_over};
 pub use transport::{PlaintextRefused, require_loopback};
@@ -79,6 +79,9 @@ pub trait NodeHost: Send + Sync + 'static {
 
     /// A request arrived. Must not block: the host spawns the work.
     fn accept(&self, request: NodeRequest);
+
+    /// A command arrived. Must not block: the host spawns the work.
+    fn command(&self, command: NodeCommand);
 
     /// The link ended; every request of it was told so ([`Cancelled`]). Called exactly once for
     /// every link that was up.

@@ -78,6 +78,8 @@ codes! {
     ResponseStalled = "response_stalled", 504, final;
     /// The request's deadline passed.
     DeadlineExceeded = "deadline_exceeded", 504, final;
+    /// Somebody cancelled it.
+    Cancelled = "cancelled", 499, final;
     /// The client left before the end.
     ClientGone = "client_gone", 499, final;
     /// The client stopped reading.

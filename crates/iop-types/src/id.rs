@@ -135,6 +135,10 @@ uuid_id! {
     TunnelId
 }
 uuid_id! {
+    /// Identifies one command on its way to a Node and back.
+    CommandId
+}
+uuid_id! {
     /// Identifies one start of a Node process: random, never stored.
     ///
     /// It tells a reconnect of the same process from a second machine with a copied identity.

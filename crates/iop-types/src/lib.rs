@@ -6,10 +6,12 @@
 //! ([`SessionId::new`], [`StallTimeout::from_wire`]), so that holding one is proof enough.
 //!
 //! Read next: [`id`] for what identifies work, [`event`] and [`tunnel`] for what a provider call
-//! yields, [`code`] for the one table of errors, [`terminal`] for how a run ends.
+//! yields, [`command`] for what a Node is asked beside requests, [`code`] for the one table of errors,
+//! [`terminal`] for how a run ends.
 
 pub mod close_reason;
 pub mod code;
+pub mod command;
 pub mod event;
 pub mod id;
 pub mod provider;
@@ -22,9 +24,13 @@ pub mod usage;
 
 pub use close_reason::CloseReason;
 pub use code::ErrorCode;
+pub use command::{
+    ApiCall, Command, CommandFrame, CommandKind, CommandRequest, MAX_COMMAND_BODY, OllamaOperation,
+    Patience,
+};
 pub use event::{Event, EventKind, Finish, Part};
 pub use id::{
-    Attempt, ConfigRevision, EdgeBootId, Generation, InstanceId, NodeId, ProviderKey,
+    Attempt, CommandId, ConfigRevision, EdgeBootId, Generation, InstanceId, NodeId, ProviderKey,
     ProviderRevision, RequestId, RouteName, RunId, SessionId, Target, TunnelId,
 };
 pub use provider::{AdapterType, Capabilities, Operation, ProviderState, ProviderStatus};

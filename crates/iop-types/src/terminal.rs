@@ -62,8 +62,8 @@ pub enum Refusal {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// The same run and attempt is already at work.
-    #[error("run and attempt are already at work on this node")]
+    /// The same run and attempt, or the same command, is already at work.
+    #[error("its id is already at work on this node")]
     Duplicate,
     /// No current or draining snapshot has the request's provider revision.
     #[error("provider revision {revision} is not served by this node")]
@@ -100,6 +100,14 @@ pub enum Refusal {
     /// The Node drains and takes nothing new.
     #[error("node is draining")]
     Draining,
+    /// A command that changes what a server holds is not permitted.
+    #[error("{what} is not permitted: {remedy}")]
+    NotPermitted {
+        /// The operation that was asked for.
+        what: String,
+        /// Which key permits it, and in whose file.
+        remedy: String,
+    },
 }
 
 /// Why a request goes back to its old place in the queue instead of ending: no provider saw it.
@@ -149,7 +157,8 @@ impl Refusal {
             | Self::Duplicate
             | Self::UnknownProvider { .. }
             | Self::AmbiguousProvider { .. }
-            | Self::Unsupported { .. } => None,
+            | Self::Unsupported { .. }
+            | Self::NotPermitted { .. } => None,
         }
     }
 

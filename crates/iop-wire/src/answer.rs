@@ -3,12 +3,14 @@
 //! Writing never fails. Reading treats whatever it does not know as an error: an unknown kind, code or
 //! reason is never a success. A refusal before start travels as an error that is flagged `refused`.
 
+mod command;
 mod event;
 mod join;
 mod tunnel;
 
 use iop_types::{ErrorCode, Failure, Refusal, Requeue, SessionId};
 
+pub use command::{CommandAnswer, command_frame, command_refusal};
 pub use event::{RunAnswer, run_event, run_refusal};
 pub use join::{EventJoiner, JoinError};
 pub use tunnel::{TunnelAnswer, tunnel_frame, tunnel_refusal};
@@ -40,7 +42,8 @@ impl Refused {
             | v1::RefusalReason::Duplicate
             | v1::RefusalReason::UnknownProvider
             | v1::RefusalReason::AmbiguousProvider
-            | v1::RefusalReason::Unsupported => None,
+            | v1::RefusalReason::Unsupported
+            | v1::RefusalReason::NotPermitted => None,
         }
     }
 }
@@ -93,6 +96,7 @@ impl From<&Refusal> for v1::Refusal {
             Refusal::Unsupported { .. } => v1::RefusalReason::Unsupported,
             Refusal::CapacityExceeded { .. } => v1::RefusalReason::CapacityExceeded,
             Refusal::Draining => v1::RefusalReason::Draining,
+            Refusal::NotPermitted { .. } => v1::RefusalReason::NotPermitted,
         };
         Self { reason: reason.into(), message: shortened(refusal.to_string()) }
     }

@@ -49,10 +49,12 @@ impl Class {
             | Message::Close(_)
             | Message::RunRequest(_)
             | Message::ProviderTunnelRequest(_)
+            | Message::NodeCommandRequest(_)
             | Message::Cancel(_) => Self::Control,
-            Message::RequestBody(_) | Message::RunEvent(_) | Message::ProviderTunnelFrame(_) => {
-                Self::Stream
-            }
+            Message::RequestBody(_)
+            | Message::RunEvent(_)
+            | Message::ProviderTunnelFrame(_)
+            | Message::NodeCommandResponse(_) => Self::Stream,
         }
     }
 }

@@ -13,7 +13,7 @@ use prost::Message as _;
 use crate::MAX_PAYLOAD;
 use crate::class::Class;
 use crate::v1::envelope::Message;
-use crate::v1::{Envelope, provider_tunnel_frame};
+use crate::v1::{Envelope, node_command_response, provider_tunnel_frame};
 
 /// Bytes before the class byte.
 const LENGTH_BYTES: usize = 4;
@@ -106,6 +106,15 @@ pub const fn payload(message: &Message) -> Option<&Bytes> {
                 | provider_tunnel_frame::Kind::End(_)
                 | provider_tunnel_frame::Kind::Error(_)
                 | provider_tunnel_frame::Kind::Cancelled(_),
+            )
+            | None => None,
+        },
+        Message::NodeCommandResponse(response) => match &response.kind {
+            Some(node_command_response::Kind::Part(part)) => Some(&part.data),
+            Some(
+                node_command_response::Kind::End(_)
+                | node_command_response::Kind::Error(_)
+                | node_command_response::Kind::Cancelled(_),
             )
             | None => None,
         },

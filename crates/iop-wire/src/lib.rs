@@ -4,11 +4,12 @@
 //! *now* is the link's business (`iop-link`); this crate holds no state.
 //!
 //! Read next: [`frame`] for bytes to envelopes and back, [`request`] and [`answer`] for the two
-//! directions of a stream, [`provider`] for what a Node reports. `docs/wire.md` is the reference.
+//! directions of a stream, [`command`] for what a Node is asked beside requests, [`provider`] for what a Node reports. `docs/wire.md` is the reference.
 
 pub mod answer;
 pub mod class;
 mod close_reason;
+pub mod command;
 pub mod frame;
 pub mod header;
 pub mod provider;
@@ -20,7 +21,7 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/iop.runtime.v1.rs"));
 }
 
-pub use answer::{EventJoiner, Refused, RunAnswer, TunnelAnswer};
+pub use answer::{CommandAnswer, EventJoiner, Refused, RunAnswer, TunnelAnswer};
 pub use class::Class;
 pub use v1::envelope::Message;
 

@@ -90,6 +90,21 @@ pub trait Behaviour: Debug + Sized {
     where
         Self: Role;
 
+    /// Returns how many commands are under way.
+    fn commands(link: &Link<Self>) -> u32
+    where
+        Self: Role;
+
+    /// Returns when [`Self::handle_overdue`] has something to do.
+    fn next_due(link: &Link<Self>) -> Option<Instant>
+    where
+        Self: Role;
+
+    /// Gives up what was waited for long enough.
+    fn handle_overdue(link: &mut Link<Self>)
+    where
+        Self: Role;
+
     /// Makes the output that reports the end.
     fn closed(reason: CloseReason) -> Self::Output
     where

@@ -4,15 +4,16 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use iop_types::{CloseReason, EdgeBootId, Generation};
-use iop_wire::frame::Frame;
+use iop_types::{CloseReason, CommandKind, CommandRequest, EdgeBootId, Generation, Patience};
+use iop_wire::frame::{self, Frame};
 use iop_wire::v1::{self, CancelReason, register_response};
 use iop_wire::{Message, PROTOCOL_VERSION};
 
 use super::behaviour::{Behaviour, Head};
 use super::{Drain, Farewell, Late, Link, Phase, Role, Stream};
+use crate::commands::{Commands, MAX_COMMANDS, NotSent};
 use crate::credit::{ANSWER_WINDOW, ANSWER_WINDOW_MAX, Budget, FLOOR, REQUEST_WINDOW, Window};
-use crate::message::{Answer, MAX_HEAD, RequestMessage};
+use crate::message::{Answer, MAX_HEAD, RequestMessage, StreamKind};
 use crate::outbox::{Control, Urgent};
 use crate::stream::{OpenError, Receiving, Sending, StreamError, StreamKey};
 
@@ -30,6 +31,9 @@ pub struct Edge {
     /// sender.
     claims: Budget,
     node_drains: bool,
+    /// What the Node answers.
+    known: Vec<CommandKind>,
+    commands: Commands,
 }
 
 /// What the Edge is told.
@@ -69,7 +73,7 @@ pub enum Birth {
 /// What the Edge knows of a stream.
 #[derive(Debug)]
 pub struct Extra {
-    head: Option<RequestMessage>,
+    head: Option<Message>,
     /// Reserved at the Node for the body.
     claim: u32,
     cancel: Cancel,
@@ -89,7 +93,14 @@ impl Link<Edge> {
     pub fn accept(now: Instant, boot_id: EdgeBootId, limits: v1::Limits) -> Self {
         let birth = Birth::Awaiting { until: now + REGISTER_TIMEOUT };
         let claims = Budget::new(limits.credit_budget);
-        Self::with_birth(now, birth, limits, Edge { boot_id, claims, node_drains: false })
+        let role = Edge {
+            boot_id,
+            claims,
+            node_drains: false,
+            known: Vec::new(),
+            commands: Commands::default(),
+        };
+        Self::with_birth(now, birth, limits, role)
     }
 
     /// Accepts the registration under a generation. Does nothing when the link has ended meanwhile.
@@ -147,31 +158,86 @@ impl Link<Edge> {
     /// # Errors
     /// Nothing was and nothing will be sent.
     pub fn open(&mut self, head: RequestMessage) -> Result<StreamKey, OpenError> {
-        match self.phase {
-            Phase::Over(reason) => return Err(OpenError::Fenced(reason)),
-            Phase::Birth(_) => return Err(OpenError::Draining),
-            Phase::Up if self.role.node_drains || self.drain.is_some() => {
-                return Err(OpenError::Draining);
-            }
-            Phase::Up => {}
-        }
-        if self.open >= self.limits.max_streams {
+        self.check_open()?;
+        if self.open - self.role.commands.count() >= self.limits.max_streams {
             return Err(OpenError::TooManyStreams { limit: self.limits.max_streams });
         }
         let bytes = head.encoded_len();
         if bytes > MAX_HEAD {
             return Err(OpenError::HeadTooLarge { bytes });
         }
-        let Some(id) = self.streams.highest().checked_add(1) else {
-            self.drain(self.now, RENEWAL);
-            return Err(OpenError::Draining);
-        };
+        let id = self.next_id()?;
         let claim = self.role.claims.reserve(REQUEST_WINDOW, FLOOR);
+        Ok(self.enter(id, head.kind(), head.into(), Sending::new(claim), claim))
+    }
+
+    /// Opens the stream of a command and queues it. Its answers are waited for as long as `patience`
+    /// says; then the Node is told to stop, and what it still answers is dropped.
+    ///
+    /// # Errors
+    /// Nothing was and nothing will be sent.
+    pub fn open_command(
+        &mut self,
+        now: Instant,
+        request: CommandRequest,
+        patience: Patience,
+    ) -> Result<StreamKey, NotSent> {
+        self.now = now;
+        self.check_open()?;
+        let (id, kind) = (request.id, request.command.kind());
+        if !self.role.known.contains(&kind) {
+            return Err(NotSent::UnknownKind { kind });
+        }
+        if self.role.commands.keys().any(|key| self.streams[key].kind == StreamKind::Command(id)) {
+            return Err(NotSent::Duplicate { id });
+        }
+        if self.role.commands.is_full() {
+            return Err(NotSent::TooMany { limit: MAX_COMMANDS });
+        }
+        let head = v1::NodeCommandRequest::from(request);
+        let bytes = frame::encoded_len(&head);
+        if bytes > MAX_HEAD {
+            return Err(OpenError::HeadTooLarge { bytes }.into());
+        }
+        let stream_id = self.next_id()?;
+        let mut whole = Sending::new(0);
+        whole.end();
+        let head = Message::NodeCommandRequest(head);
+        let key = self.enter(stream_id, StreamKind::Command(id), head, whole, 0);
+        self.role.commands.begin(now, key, patience);
+        Ok(key)
+    }
+
+    fn check_open(&self) -> Result<(), OpenError> {
+        match self.phase {
+            Phase::Over(reason) => Err(OpenError::Fenced(reason)),
+            Phase::Birth(_) => Err(OpenError::Draining),
+            Phase::Up if self.role.node_drains || self.drain.is_some() => Err(OpenError::Draining),
+            Phase::Up => Ok(()),
+        }
+    }
+
+    fn next_id(&mut self) -> Result<u32, OpenError> {
+        if let Some(id) = self.streams.highest().checked_add(1) {
+            return Ok(id);
+        }
+        self.drain(self.now, RENEWAL);
+        Err(OpenError::Draining)
+    }
+
+    fn enter(
+        &mut self,
+        id: u32,
+        kind: StreamKind,
+        head: Message,
+        out: Sending<v1::RequestBody>,
+        claim: u32,
+    ) -> StreamKey {
         let granted = self.budget.reserve(ANSWER_WINDOW, FLOOR);
         let window = Window::new(granted, ANSWER_WINDOW, ANSWER_WINDOW_MAX, self.now);
         let stream = Stream {
-            form: head.form(),
-            out: Sending::new(claim),
+            kind,
+            out,
             inn: Receiving::new(window),
             handles: 1,
             extra: Extra { head: Some(head), claim, cancel: Cancel::No, fate: None },
@@ -179,7 +245,7 @@ impl Link<Edge> {
         let key = self.streams.insert(id, stream);
         self.open += 1;
         self.outbox.push_control(Control::Head(key));
-        Ok(key)
+        key
     }
 
     /// Queues the next part of the body.
@@ -284,6 +350,8 @@ impl Link<Edge> {
                 ..v1::RegisterRefused::default()
             })
         };
+        let known = request.commands().filter_map(|kind| CommandKind::try_from(kind).ok());
+        self.role.known = known.collect();
         self.phase = Phase::Birth(Birth::Deciding);
         match refused {
             Some(refused) => self.refuse(self.now, refused),
@@ -309,7 +377,7 @@ impl Link<Edge> {
         if stream.inn.is_ended() {
             return self.missed(id, Late::Counted);
         }
-        if in_place && (answer.form() != stream.form || !answer.is_known()) {
+        if in_place && !(answer.fits(stream.kind) && answer.is_known()) {
             Edge::break_off(self, key);
         }
         let was_broken = self.streams[key].inn.is_broken();
@@ -325,6 +393,14 @@ impl Link<Edge> {
         if kept {
             self.signal_readable(key);
         }
+        if self.streams[key].kind.is_command() {
+            if kept {
+                self.role.commands.heard(self.now, key);
+            } else {
+                // Its reader has given it up, which the Node may not know yet.
+                self.late.note();
+            }
+        }
         self.retire(key);
         Ok(())
     }
@@ -332,6 +408,9 @@ impl Link<Edge> {
     /// The answer has ended: the stream no longer counts.
     fn answer_ended(&mut self, key: StreamKey) {
         self.open -= 1;
+        if self.streams[key].kind.is_command() {
+            self.role.commands.end(key);
+        }
         self.shut_window(key);
         self.release_claim(key, 0);
     }
@@ -392,6 +471,9 @@ impl Behaviour for Edge {
             (Phase::Up, Message::ProviderTunnelFrame(answer)) if frame.stream_id != 0 => {
                 link.handle_answer(frame.stream_id, frame.seq, Answer::Frame(answer))
             }
+            (Phase::Up, Message::NodeCommandResponse(response)) if frame.stream_id != 0 => {
+                link.handle_answer(frame.stream_id, frame.seq, Answer::Command(response))
+            }
             (Phase::Birth(_) | Phase::Up | Phase::Over(_), _) => Err(CloseReason::ProtocolError),
         }
     }
@@ -429,7 +511,7 @@ impl Behaviour for Edge {
     }
 
     fn take_head(stream: &mut Stream<Self>) -> Option<Head> {
-        let message = stream.extra.head.take()?.into();
+        let message = stream.extra.head.take()?;
         let answer_credit = u32::try_from(stream.inn.window.outstanding()).unwrap_or(u32::MAX);
         Some(Head { message, body_credit: stream.extra.claim, answer_credit })
     }
@@ -462,6 +544,31 @@ impl Behaviour for Edge {
         let stream = &mut link.streams[key];
         if stream.extra.head.take().is_some() {
             stream.extra.fate = Some(StreamError::Unsent);
+        }
+        link.role.commands.end(key);
+    }
+
+    fn commands(link: &Link<Self>) -> u32 {
+        link.role.commands.count()
+    }
+
+    fn next_due(link: &Link<Self>) -> Option<Instant> {
+        link.role.commands.next_due()
+    }
+
+    /// A reader that is behind is not the Node's silence: the wait begins anew.
+    fn handle_overdue(link: &mut Link<Self>) {
+        while let Some((key, patience)) = link.role.commands.poll_overdue(link.now) {
+            let is_behind = link.streams[key].inn.window.buffered() > 0;
+            if is_behind && matches!(patience, Patience::Idle(_)) {
+                link.role.commands.wait_on(link.now, key);
+                continue;
+            }
+            link.cancel(key, CancelReason::Deadline);
+            let stream = &mut link.streams[key];
+            stream.inn.break_off();
+            stream.extra.fate = Some(StreamError::TimedOut(patience));
+            link.signal_readable(key);
         }
     }
 

@@ -4,15 +4,18 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use iop_types::{CloseReason, ErrorCode, Failure, Form, Generation, Refusal, SessionId};
+use iop_types::{
+    CloseReason, CommandFrame, CommandId, ErrorCode, Failure, Generation, Refusal, SessionId,
+};
 use iop_wire::frame::Frame;
 use iop_wire::v1::{self, CancelReason, register_response};
 use iop_wire::{Message, answer};
 
 use super::behaviour::{Behaviour, Head};
 use super::{Drain, Farewell, Late, Link, Phase, Role, Signal, Stream};
+use crate::commands::MAX_COMMANDS;
 use crate::credit::{ANSWER_WINDOW, FLOOR, MAX_CREDIT, REQUEST_WINDOW, Window};
-use crate::message::{Answer, MAX_OVERHEAD, MIN_CHARGE, RequestMessage};
+use crate::message::{Answer, MAX_OVERHEAD, MIN_CHARGE, RequestMessage, StreamKind};
 use crate::outbox::{Control, Urgent};
 use crate::stream::{Receiving, Sending, StreamError, StreamKey};
 
@@ -23,7 +26,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The Node's role.
 #[derive(Debug)]
 pub struct Node {
-    _sealed: (),
+    /// Commands whose answer has not ended.
+    commands: u32,
 }
 
 /// What the Node is told.
@@ -37,6 +41,8 @@ pub enum Output {
     Up,
     /// A request arrived.
     Request(StreamKey, RequestMessage),
+    /// A command arrived; it has no body.
+    Command(StreamKey, v1::NodeCommandRequest),
     /// The link ended.
     Closed(CloseReason),
 }
@@ -69,7 +75,7 @@ impl Link<Node> {
     /// Starts on a connection to the Edge.
     pub fn dial(now: Instant, request: v1::RegisterRequest) -> Self {
         let birth = Birth::AwaitingAnswer { until: now + ANSWER_TIMEOUT };
-        let mut link = Self::with_birth(now, birth, v1::Limits::standard(), Node { _sealed: () });
+        let mut link = Self::with_birth(now, birth, v1::Limits::standard(), Node { commands: 0 });
         link.push(Message::RegisterRequest(request));
         link
     }
@@ -219,14 +225,18 @@ impl Link<Node> {
         let failure = Failure::new(ErrorCode::ProviderError, message);
         let stream = &mut self.streams[key];
         let session = stream.extra.session.as_ref();
-        let terminal = match stream.form {
-            Form::Run => {
+        let terminal = match stream.kind {
+            StreamKind::Run => {
                 let event = iop_types::EventKind::Error(failure).into();
                 Answer::Event(answer::run_event(event, session))
             }
-            Form::Tunnel => {
+            StreamKind::Tunnel => {
                 let frame = iop_types::TunnelFrame::Error(failure);
                 Answer::Frame(answer::tunnel_frame(frame, session))
+            }
+            StreamKind::Command(id) => {
+                let frame = CommandFrame::Error(failure);
+                Answer::Command(answer::command_frame(id, frame, session))
             }
         };
         stream.out.push(terminal);
@@ -261,34 +271,71 @@ impl Link<Node> {
         }
     }
 
-    fn handle_head(&mut self, frame: &Frame, head: RequestMessage) -> Result<(), CloseReason> {
+    fn handle_request(&mut self, frame: &Frame, head: RequestMessage) -> Result<(), CloseReason> {
+        let is_full = self.open - self.role.commands >= self.limits.max_streams;
+        if let Some(key) = self.handle_head(frame, head.kind(), head.session_id(), is_full)? {
+            self.outputs.push_back(Output::Request(key, head));
+        }
+        Ok(())
+    }
+
+    fn handle_command(
+        &mut self,
+        frame: &Frame,
+        command: v1::NodeCommandRequest,
+    ) -> Result<(), CloseReason> {
+        let id =
+            CommandId::from_slice(&command.command_id).map_err(|_| CloseReason::ProtocolError)?;
+        let is_full = usize::try_from(self.role.commands).is_ok_and(|open| open >= MAX_COMMANDS);
+        let kind = StreamKind::Command(id);
+        if let Some(key) = self.handle_head(frame, kind, &command.session_id, is_full)? {
+            self.outputs.push_back(Output::Command(key, command));
+        }
+        Ok(())
+    }
+
+    /// Opens the stream of a head; `None` when the host need not hear of it.
+    fn handle_head(
+        &mut self,
+        frame: &Frame,
+        kind: StreamKind,
+        session_id: &str,
+        is_full: bool,
+    ) -> Result<Option<StreamKey>, CloseReason> {
         if let Some(key) = self.streams.find(frame.stream_id) {
             // A second head is out of place whatever its number.
             Node::break_off(self, key);
-            return Ok(());
+            return Ok(None);
         }
         if frame.stream_id <= self.streams.highest() {
-            return self.missed(frame.stream_id, Late::Counted);
+            return self.missed(frame.stream_id, Late::Counted).map(|()| None);
         }
-        if frame.seq != 1 || self.open >= self.limits.max_streams {
+        if frame.seq != 1 || is_full {
             return Err(CloseReason::ProtocolError);
         }
         if frame.body_credit > REQUEST_WINDOW || u64::from(frame.answer_credit) > MAX_CREDIT {
             return Err(CloseReason::FlowControlViolation);
         }
-        let granted = or_floor(frame.body_credit);
+        let granted = if kind.is_command() { 0 } else { or_floor(frame.body_credit) };
         let granted = self.budget.reserve(granted, granted);
         let window = Window::new(granted, REQUEST_WINDOW, REQUEST_WINDOW, self.now);
         let mut inn = Receiving::new(window);
         inn.accept_seq(frame.seq);
+        let handles = if kind.is_command() {
+            inn.end();
+            self.role.commands += 1;
+            COMMAND_HANDLES
+        } else {
+            HANDLES
+        };
         let drains = self.drain.is_some();
         let stream = Stream {
-            form: head.form(),
+            kind,
             out: Sending::new(or_floor(frame.answer_credit)),
             inn,
-            handles: if drains { 0 } else { HANDLES },
+            handles: if drains { 0 } else { handles },
             extra: Extra {
-                session: SessionId::new(head.session_id()).ok(),
+                session: SessionId::new(session_id).ok(),
                 cancelled: None,
                 waiting: false,
             },
@@ -297,10 +344,9 @@ impl Link<Node> {
         self.open += 1;
         if drains {
             self.refuse_head(key);
-        } else {
-            self.outputs.push_back(Output::Request(key, head));
+            return Ok(None);
         }
-        Ok(())
+        Ok(Some(key))
     }
 
     /// A head that crossed our Drain: the Edge sends it elsewhere.
@@ -308,9 +354,13 @@ impl Link<Node> {
         let stream = &mut self.streams[key];
         stream.inn.abandoned = true;
         let session = stream.extra.session.as_ref();
-        stream.out.push(match stream.form {
-            Form::Run => Answer::Event(answer::run_refusal(&Refusal::Draining, session)),
-            Form::Tunnel => Answer::Frame(answer::tunnel_refusal(&Refusal::Draining, session)),
+        let refusal = &Refusal::Draining;
+        stream.out.push(match stream.kind {
+            StreamKind::Run => Answer::Event(answer::run_refusal(refusal, session)),
+            StreamKind::Tunnel => Answer::Frame(answer::tunnel_refusal(refusal, session)),
+            StreamKind::Command(id) => {
+                Answer::Command(answer::command_refusal(id, refusal, session))
+            }
         });
         self.schedule(key);
     }
@@ -370,6 +420,8 @@ impl Link<Node> {
 
 /// Body, answers, cancellation.
 const HANDLES: u8 = 3;
+/// Answers, cancellation.
+const COMMAND_HANDLES: u8 = 2;
 
 /// What waits at most of one stream's answers before the sender is asked to pause.
 const ANSWER_QUEUE: u64 = ANSWER_WINDOW as u64;
@@ -403,10 +455,13 @@ impl Behaviour for Node {
                 Ok(())
             }
             (Phase::Up, Message::RunRequest(request)) if of_stream => {
-                link.handle_head(&frame, RequestMessage::Run(request))
+                link.handle_request(&frame, RequestMessage::Run(request))
             }
             (Phase::Up, Message::ProviderTunnelRequest(request)) if of_stream => {
-                link.handle_head(&frame, RequestMessage::Tunnel(request))
+                link.handle_request(&frame, RequestMessage::Tunnel(request))
+            }
+            (Phase::Up, Message::NodeCommandRequest(command)) if of_stream => {
+                link.handle_command(&frame, command)
             }
             (Phase::Up, Message::RequestBody(body)) if of_stream => link.handle_body(&frame, body),
             (Phase::Up, Message::Cancel(cancel)) if of_stream => {
@@ -461,6 +516,9 @@ impl Behaviour for Node {
 
     fn sent_last(link: &mut Link<Self>, key: StreamKey) {
         link.open = link.open.saturating_sub(1);
+        if link.streams[key].kind.is_command() {
+            link.role.commands = link.role.commands.saturating_sub(1);
+        }
         link.retire(key);
     }
 
@@ -471,6 +529,17 @@ impl Behaviour for Node {
     fn stream_ended(link: &mut Link<Self>, key: StreamKey) {
         link.signal_cancelled(key);
     }
+
+    fn commands(link: &Link<Self>) -> u32 {
+        link.role.commands
+    }
+
+    /// The Edge is who waits for a command.
+    fn next_due(_: &Link<Self>) -> Option<Instant> {
+        None
+    }
+
+    fn handle_overdue(_: &mut Link<Self>) {}
 
     fn closed(reason: CloseReason) -> Output {
         Output::Closed(reason)

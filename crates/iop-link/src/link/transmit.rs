@@ -33,6 +33,7 @@ impl<R: Role> Link<R> {
         {
             self.write(link_message(Message::Close(close)), batch);
         }
+        self.sent_bytes += batch.len() as u64;
         self.check_drained();
     }
 

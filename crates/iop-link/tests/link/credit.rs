@@ -342,7 +342,9 @@ fn byte(offset: u32, at: usize) -> u8 {
 fn event(payload: Bytes) -> Message {
     match text(payload) {
         iop_link::Answer::Event(event) => Message::RunEvent(event),
-        iop_link::Answer::Frame(_) => unreachable!("text is an event"),
+        iop_link::Answer::Frame(_) | iop_link::Answer::Command(_) => {
+            unreachable!("text is an event")
+        }
     }
 }
 

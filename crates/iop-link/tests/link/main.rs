@@ -2,6 +2,7 @@
 
 mod birth;
 mod cancel;
+mod commands;
 mod credit;
 mod end;
 mod fairness;

@@ -7,7 +7,7 @@ use iop_link::edge::{self, Edge};
 use iop_link::node::{self, Node};
 use iop_link::{Answer, Link, RequestMessage, Role, StreamKey};
 use iop_testkit::{Line, ManualClock, SimPipe};
-use iop_types::{CloseReason, EdgeBootId, Generation};
+use iop_types::{CloseReason, CommandKind, EdgeBootId, Generation};
 use iop_wire::v1::{self, envelope::Message};
 use iop_wire::{PROTOCOL_VERSION, frame};
 
@@ -241,6 +241,7 @@ pub(crate) fn registration() -> v1::RegisterRequest {
         protocol_version: PROTOCOL_VERSION,
         node_id: "workstation".into(),
         instance_id: Bytes::from_static(&[1; 16]),
+        commands: CommandKind::ALL.iter().map(|kind| v1::CommandKind::from(*kind).into()).collect(),
         ..v1::RegisterRequest::default()
     }
 }
@@ -277,6 +278,10 @@ pub(crate) fn payload(answer: &Answer) -> Bytes {
         Answer::Event(event) => event.payload.clone(),
         Answer::Frame(frame) => match &frame.kind {
             Some(v1::provider_tunnel_frame::Kind::Body(body)) => body.data.clone(),
+            _ => Bytes::new(),
+        },
+        Answer::Command(response) => match &response.kind {
+            Some(v1::node_command_response::Kind::Part(part)) => part.data.clone(),
             _ => Bytes::new(),
         },
     }

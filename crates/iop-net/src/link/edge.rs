@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use iop_link::edge::Edge;
-use iop_link::{Answer, LinkStats, OpenError, RequestMessage, StreamError, StreamKey};
-use iop_types::{Generation, NodeId};
+use iop_link::{Answer, LinkStats, NotSent, OpenError, RequestMessage, StreamError, StreamKey};
+use iop_types::{CommandRequest, Generation, NodeId, Patience};
 use iop_wire::{EventJoiner, v1};
 
 use super::shared::{Shared, Wait, now};
@@ -53,6 +53,22 @@ impl EdgeLink {
             key,
             joiner: EventJoiner::new(self.max_run_event),
         })
+    }
+
+    /// Sends a command, behind the pre-send fence, and waits for its answers as long as `patience`
+    /// says.
+    ///
+    /// # Errors
+    /// Nothing was and nothing will be sent.
+    pub fn command(
+        &self,
+        request: CommandRequest,
+        patience: Patience,
+    ) -> Result<EdgeCommand, NotSent> {
+        // The driver arms its timer anew.
+        let open = |link: &mut iop_link::Link<Edge>| link.open_command(now(), request, patience);
+        let key = self.shared.with_driver(open)?;
+        Ok(EdgeCommand { shared: Arc::clone(&self.shared), key })
     }
 
     /// Tells the Node to finish what it has and closes after it, or at `deadline`.
@@ -108,6 +124,7 @@ impl EdgeStream {
             )?;
             match answer {
                 Answer::Frame(_) => return Poll::Ready(Ok(answer)),
+                Answer::Command(_) => self.shared.with(|link| link.reject(self.key)),
                 Answer::Event(event) => match self.joiner.push(event) {
                     Ok(Some(event)) => return Poll::Ready(Ok(Answer::Event(event))),
                     Ok(None) => {}
@@ -141,5 +158,54 @@ impl Drop for EdgeStream {
 impl std::fmt::Debug for EdgeStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EdgeStream").field("id", &self.key.id).finish_non_exhaustive()
+    }
+}
+
+/// The Edge's end of one command.
+///
+/// Dropping it before its terminal was received cancels the command at the Node.
+pub struct EdgeCommand {
+    shared: Arc<Shared<Edge>>,
+    key: StreamKey,
+}
+
+impl EdgeCommand {
+    /// Yields the next step of the answer and returns its credit. Cancel safe. What arrived before
+    /// the end is yielded before the error.
+    ///
+    /// # Errors
+    /// The link ended, the Node took too long, or it broke the protocol; nothing follows.
+    pub fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<v1::NodeCommandResponse, StreamError>> {
+        loop {
+            let answer = ready!(
+                self.shared.poll(self.key, Wait::Readable, cx, |link| link.poll_answer(self.key))
+            )?;
+            match answer {
+                Answer::Command(response) => return Poll::Ready(Ok(response)),
+                Answer::Event(_) | Answer::Frame(_) => {
+                    self.shared.with(|link| link.reject(self.key));
+                }
+            }
+        }
+    }
+
+    /// Asks the Node to stop; its terminal still comes.
+    pub fn cancel(&mut self, reason: v1::CancelReason) {
+        self.shared.with(|link| link.cancel(self.key, reason));
+    }
+}
+
+impl Drop for EdgeCommand {
+    fn drop(&mut self) {
+        self.shared.with(|link| link.release(self.key));
+    }
+}
+
+impl std::fmt::Debug for EdgeCommand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EdgeCommand").field("stream", &self.key.id).finish_non_exhaustive()
     }
 }

@@ -71,6 +71,31 @@ impl NodeRequest {
     }
 }
 
+/// One command as the Node receives it.
+#[derive(Debug)]
+pub struct NodeCommand {
+    /// What is asked; whole.
+    pub request: v1::NodeCommandRequest,
+    /// Where answers go.
+    pub answers: AnswerSender,
+    /// Tells when to stop.
+    pub cancelled: Cancelled,
+}
+
+impl NodeCommand {
+    pub(super) fn new(
+        shared: &Arc<Shared<Node>>,
+        key: StreamKey,
+        request: v1::NodeCommandRequest,
+    ) -> Self {
+        Self {
+            request,
+            answers: AnswerSender(Handle { shared: Arc::clone(shared), key }),
+            cancelled: Cancelled(Handle { shared: Arc::clone(shared), key }),
+        }
+    }
+}
+
 /// The request body of one stream.
 #[derive(Debug)]
 pub struct BodyReceiver(Handle);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use iop_link::Link;
 use iop_link::backoff::Backoff;
 use iop_link::node::Output;
-use iop_types::{CloseReason, InstanceId, NodeId};
+use iop_types::{CloseReason, CommandKind, InstanceId, NodeId};
 use iop_wire::{PROTOCOL_VERSION, v1};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::driver::Driver;
 use super::shared::{Shared, now};
 use super::transport::{PlaintextRefused, prepare, require_loopback};
-use super::{BoxFuture, NodeHost, NodeLink, NodeRequest};
+use super::{BoxFuture, NodeCommand, NodeHost, NodeLink, NodeRequest};
 use crate::net::{Net, TokioNet};
 use crate::socket::Socket;
 
@@ -142,6 +142,7 @@ async fn run(
         software_version: config.software_version.clone(),
         platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         lane: 0,
+        commands: CommandKind::ALL.iter().map(|kind| v1::CommandKind::from(*kind).into()).collect(),
     };
     let shared = Arc::new(Shared::new(Link::dial(now(), request)));
     let mut driver = Driver::new(Arc::clone(&shared), socket);
@@ -173,6 +174,9 @@ async fn run(
                 }
                 Output::Request(key, message) => {
                     host.accept(NodeRequest::new(&shared, key, message));
+                }
+                Output::Command(key, request) => {
+                    host.command(NodeCommand::new(&shared, key, request));
                 }
                 Output::Closed(reason) => break reason,
             },

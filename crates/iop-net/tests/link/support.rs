@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use iop_net::link::{
-    Answer, BoxFuture, EdgeHost, EdgeLink, FatalLink, LinkServer, LinkServerConfig, NodeHost,
-    NodeLink, NodeRequest, PlaintextRefused, RequestMessage, StreamError, SupervisorConfig,
-    supervise_over,
+    Answer, BoxFuture, EdgeHost, EdgeLink, FatalLink, LinkServer, LinkServerConfig, NodeCommand,
+    NodeHost, NodeLink, NodeRequest, PlaintextRefused, RequestMessage, StreamError,
+    SupervisorConfig, supervise_over,
 };
-use iop_types::{CloseReason, EdgeBootId, Generation, InstanceId, NodeId};
+use iop_types::{CloseReason, CommandFrame, CommandId, EdgeBootId, Generation, InstanceId, NodeId};
+use iop_wire::answer::command_frame;
 use iop_wire::v1::{self, provider_tunnel_frame};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
@@ -171,6 +172,15 @@ impl NodeHost for TestNode {
 
     fn accept(&self, request: NodeRequest) {
         tokio::spawn((self.handler)(request));
+    }
+
+    fn command(&self, command: NodeCommand) {
+        // Answers with what was asked.
+        let id = CommandId::from_slice(&command.request.command_id).expect("16 bytes");
+        let mut answers = command.answers;
+        let part = CommandFrame::Part(command.request.body);
+        let _ = answers.send(Answer::Command(command_frame(id, part, None)));
+        let _ = answers.finish(Answer::Command(command_frame(id, CommandFrame::End, None)));
     }
 
     fn link_down(&self, generation: Generation, reason: CloseReason) {
@@ -358,6 +368,7 @@ pub(crate) async fn collect(
         }
         match answer {
             Answer::Event(event) => collected.extend_from_slice(&event.payload),
+            Answer::Command(_) => unreachable!("no command was asked for"),
             Answer::Frame(frame) => {
                 if let Some(provider_tunnel_frame::Kind::Body(body)) = frame.kind {
                     collected.extend_from_slice(&body.data);
