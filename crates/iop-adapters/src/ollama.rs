@@ -7,8 +7,8 @@ mod discovery;
 
 use bytes::Bytes;
 use iop_execution::{
-    BoxFuture, CallError, Cancelled, Completion, DiscoverError, Discovery, Outlet, Provider,
-    StartError,
+    BoxFuture, CallError, Cancelled, Commands, Completion, Connections, DiscoverError, Discovery,
+    Outlet, Provider, StartError,
 };
 use iop_types::{AdapterType, Capabilities, ErrorCode, Event, Failure, RunRequest};
 
@@ -48,6 +48,14 @@ impl Provider for Ollama {
 
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async { self.server.close() })
+    }
+
+    fn commands(&self) -> Option<&dyn Commands> {
+        Some(self)
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        Some(self.server.connections())
     }
 
     fn discover(&self) -> BoxFuture<'_, Result<Discovery, DiscoverError>> {

@@ -12,8 +12,8 @@ mod tunnel;
 
 use bytes::Bytes;
 use iop_execution::{
-    BoxFuture, CallError, Cancelled, Completion, DiscoverError, Discovery, Outlet, Probe, Provider,
-    StartError, Tunnel,
+    BoxFuture, CallError, Cancelled, Completion, Connections, DiscoverError, Discovery, Outlet,
+    Probe, Provider, StartError, Tunnel,
 };
 use iop_types::{AdapterType, Capabilities, Event, Operation, RunRequest};
 
@@ -66,6 +66,10 @@ impl Provider for OpenaiCompat {
 
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async { self.server.close() })
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        Some(self.server.connections())
     }
 
     fn discover(&self) -> BoxFuture<'_, Result<Discovery, DiscoverError>> {

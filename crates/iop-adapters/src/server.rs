@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
-use iop_execution::{CallError, DiscoverError};
+use iop_execution::{CallError, Connections, DiscoverError};
 use iop_net::http::{Body, Call, Endpoint, Head, Options, Pool, Request};
 use iop_types::{ErrorCode, Failure};
 
@@ -66,6 +66,12 @@ impl Server {
     pub(crate) fn close(&self) {
         self.pool.close();
         self.aside.close();
+    }
+
+    /// Counts the connections for executing and asking together.
+    pub(crate) fn connections(&self) -> Connections {
+        let (pool, aside) = (self.pool.stats(), self.aside.stats());
+        Connections { open: pool.open + aside.open, idle: pool.idle + aside.idle }
     }
 
     /// Removes what the server must not repeat to our clients.

@@ -32,6 +32,7 @@ nodes:
         max_concurrency: {ollama}          # absent: the adapter's, see the end of this file
         response_stall_timeout: {stall}
         # Only for adapter ollama, both win over the request: context_size: 8192, keep_alive: 30m
+        # Only for adapter ollama, lets `iop ollama` pull, copy and delete: manage_models: true
       lab:
         adapter: openai_compat
         endpoint: http://127.0.0.1:8000
@@ -98,6 +99,7 @@ version: 1
 node: workstation                   # its name under `nodes` in the Edge's file
 edge: {edge}                # the Edge's `listen.nodes`
 # data_dir: ~/.local/share/iop/node # absent: the usual place of the operating system
+manage_models: false                # true: commands may pull, copy and delete models here
 egress: [127.0.0.0/8, "::1/128"]    # what its providers may be reached at; names too: openrouter.ai
 secrets:
   lab: {{ env: LAB_KEY }}             # or {{ file: PATH }}

@@ -40,6 +40,11 @@ pub struct NodeConfig {
     #[serde(default = "default_egress")]
     #[schemars(with = "Vec<String>")]
     pub egress: Vec<EgressRule>,
+    /// Whether commands of the Edge may pull, copy and delete models on this machine, where the
+    /// Edge's entry of the provider says so too. Servers that this Node found by itself have no
+    /// entry; there this key alone decides. The Edge cannot widen it.
+    #[serde(default)]
+    pub manage_models: bool,
     /// Secrets that providers' `api_key: { node_secret: NAME }` name, and where each is kept.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretSource>,
@@ -54,6 +59,7 @@ impl NodeConfig {
             edge: default_edge(),
             data_dir: None,
             egress: default_egress(),
+            manage_models: false,
             secrets: BTreeMap::new(),
         }
     }

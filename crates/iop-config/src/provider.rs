@@ -65,6 +65,10 @@ pub struct Provider {
     #[serde(default)]
     #[schemars(schema_with = "schema::usage")]
     pub usage: UsageMode,
+    /// Whether commands (`iop ollama`) may pull, copy and delete models. The Node's own file has to
+    /// allow it too. Only for `ollama`.
+    #[serde(default)]
+    pub manage_models: bool,
     /// What the `mock` adapter answers. Only for `mock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<serde_json::Value>,
@@ -86,6 +90,7 @@ impl Provider {
             headers: BTreeMap::new(),
             hosted: None,
             usage: UsageMode::Exact,
+            manage_models: false,
             script: None,
         }
     }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use iop_types::{Event, TunnelFrame};
+use iop_types::{CommandFrame, Event, TunnelFrame};
 
 use crate::provider::{Fenced, Outlet};
 
@@ -47,6 +47,12 @@ impl Output for Event {
 impl Output for TunnelFrame {
     fn is_progress(&self) -> bool {
         self.is_progress()
+    }
+}
+
+impl Output for CommandFrame {
+    fn is_progress(&self) -> bool {
+        !self.is_terminal()
     }
 }
 

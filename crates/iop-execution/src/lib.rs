@@ -24,8 +24,8 @@ pub use cancel::{Cancelled, Canceller, cancellation};
 pub use emission::{Emission, Fence, Terminus};
 pub use gate::{Gate, Permit};
 pub use provider::{
-    Body, BodyLost, BodySource, BoxFuture, CallError, Commands, Completion, DiscoverError,
-    Discovery, Fenced, Outlet, Probe, ProbeOutcome, Provider, StartError, Tunnel,
+    Body, BodyLost, BodySource, BoxFuture, CallError, Command, Commands, Completion, Connections,
+    DiscoverError, Discovery, Fenced, Outlet, Probe, ProbeOutcome, Provider, StartError, Tunnel,
 };
 pub use registry::{Bootstrap, Bound, Draining, Registry, registry};
 pub use work::Work;

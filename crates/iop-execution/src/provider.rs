@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use iop_types::{
-    AdapterType, Capabilities, Event, Failure, Finish, RunRequest, Target, TunnelFrame,
-    TunnelRequest, Usage,
+    AdapterType, Capabilities, CommandFrame, Event, Failure, Finish, Operation, Patience,
+    RunRequest, Target, TunnelFrame, TunnelRequest, Usage,
 };
 
 use crate::cancel::Cancelled;
@@ -66,6 +66,20 @@ pub trait Provider: Send + Sync + 'static {
     fn commands(&self) -> Option<&dyn Commands> {
         None
     }
+
+    /// Counts the connections to the server, where the adapter has any.
+    fn connections(&self) -> Option<Connections> {
+        None
+    }
+}
+
+/// Connections to one server, as counted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Connections {
+    /// Open, idle ones included.
+    pub open: usize,
+    /// Open and without a call.
+    pub idle: usize,
 }
 
 /// Raw HTTP to the provider.
@@ -100,17 +114,34 @@ pub enum ProbeOutcome {
     Unknown,
 }
 
-/// Commands that an adapter answers; never inference.
+/// The management API of a server, as far as commands reach it; never inference.
 pub trait Commands: Send + Sync {
-    /// Calls one operation of the adapter's closed list.
+    /// Returns the closed list of operations.
+    fn list(&self) -> Vec<Command>;
+
+    /// Calls one operation of the list, outside the gate, and puts the answer out as it comes.
+    /// Permission and patience are the caller's.
     ///
-    /// # Errors
-    /// Fails without opening a socket when the operation is not on the list.
-    fn command(
-        &self,
-        operation: iop_types::Operation,
+    /// Fails without opening a socket when the operation is not on the list, spelled exactly so, or
+    /// when the body is not the one that it takes.
+    fn call<'a>(
+        &'a self,
+        operation: Operation,
         body: Bytes,
-    ) -> BoxFuture<'_, Result<Bytes, Failure>>;
+        outlet: &'a mut dyn Outlet<CommandFrame>,
+        cancelled: &'a mut Cancelled,
+    ) -> BoxFuture<'a, Result<(), CallError>>;
+}
+
+/// One operation of a server's management API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// Method and path.
+    pub operation: Operation,
+    /// Whether it changes what the server holds, which needs permission.
+    pub manages: bool,
+    /// How long the server may take.
+    pub patience: Patience,
 }
 
 /// Where the output of a call goes; pending while the client does not keep up.

@@ -35,7 +35,8 @@ use self::snapshot::{Entry, Snapshot};
 use crate::cancel::Cancelled;
 use crate::gate::Gate;
 use crate::provider::{
-    BoxFuture, CallError, Commands, Completion, DiscoverError, Discovery, Outlet, Probe, Tunnel,
+    BoxFuture, CallError, Commands, Completion, Connections, DiscoverError, Discovery, Outlet,
+    Probe, Tunnel,
 };
 
 /// Makes an empty registry and the one handle that may fill it.
@@ -193,5 +194,10 @@ impl Bound {
     /// Returns the closed commands, where the adapter has any.
     pub fn commands(&self) -> Option<&dyn Commands> {
         self.hold.provider().commands()
+    }
+
+    /// Counts the connections to the server, where the adapter has any.
+    pub fn connections(&self) -> Option<Connections> {
+        self.hold.provider().connections()
     }
 }

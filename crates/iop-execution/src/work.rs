@@ -1,6 +1,6 @@
 //! What this Node is working on, and how to stop it.
 //!
-//! Work is keyed by run and attempt. An entry goes exactly when its call returned: the host keeps
+//! Calls are keyed by run and attempt, commands by their id, each in a table of their own. An entry goes exactly when its call returned: the host keeps
 //! the [`Entry`] beside the call's future and drops both together, however the call ended. Every
 //! way of cancelling (by key, by run, by link, at shutdown) goes through this table and takes the
 //! same path from here; cancelling asks, it never removes.
@@ -13,13 +13,11 @@ use iop_types::{Attempt, Generation, Refusal, RunId, WorkKey};
 
 use crate::cancel::{Cancelled, Canceller, cancellation};
 
-/// The table of calls. Clones are handles of the same table.
-#[derive(Clone, Default)]
-pub struct Work(Arc<Mutex<Table>>);
+/// The table of calls, or of whatever else has keys of its own. Clones are handles of the same table.
+pub struct Work<K = WorkKey>(Arc<Mutex<Table<K>>>);
 
-#[derive(Default)]
-struct Table {
-    calls: BTreeMap<WorkKey, Call>,
+struct Table<K> {
+    calls: BTreeMap<K, Call>,
     draining: bool,
     waiting_for_idle: Option<Waker>,
 }
@@ -29,22 +27,19 @@ struct Call {
     canceller: Canceller,
 }
 
-impl Work {
+impl<K: Copy + Ord> Work<K> {
     /// Makes an empty table.
     pub fn new() -> Self {
-        Self::default()
+        let table = Table { calls: BTreeMap::new(), draining: false, waiting_for_idle: None };
+        Self(Arc::new(Mutex::new(table)))
     }
 
     /// Enters a call that arrived on the link of `generation`.
     ///
     /// # Errors
-    /// Refuses a run and attempt that is already at work, whichever link brought it, and everything
-    /// once the Node drains.
-    pub fn enter(
-        &self,
-        key: WorkKey,
-        generation: Generation,
-    ) -> Result<(Entry, Cancelled), Refusal> {
+    /// Refuses a key that is already at work, whichever link brought it, and everything once the
+    /// Node drains.
+    pub fn enter(&self, key: K, generation: Generation) -> Result<(Entry<K>, Cancelled), Refusal> {
         let mut table = self.lock();
         if table.calls.contains_key(&key) {
             return Err(Refusal::Duplicate);
@@ -58,16 +53,9 @@ impl Work {
         Ok((Entry { work: self.clone(), key, canceller }, cancelled))
     }
 
-    /// Asks one attempt to wind up; says whether it was at work.
-    pub fn cancel(&self, key: WorkKey) -> bool {
+    /// Asks one call to wind up; says whether it was at work.
+    pub fn cancel(&self, key: K) -> bool {
         self.cancel_where(|table| table.calls.get(&key).into_iter().collect()) > 0
-    }
-
-    /// Asks every attempt of a run to wind up; returns how many were at work.
-    pub fn cancel_run(&self, run_id: RunId) -> usize {
-        let first = WorkKey { run_id, attempt: Attempt(0) };
-        let last = WorkKey { run_id, attempt: Attempt(u32::MAX) };
-        self.cancel_where(|table| table.calls.range(first..=last).map(|(_, call)| call).collect())
     }
 
     /// Asks everything that came on one link to wind up; returns how much that was.
@@ -112,7 +100,7 @@ impl Work {
     }
 
     /// Cancels outside the lock: waking may run code of the host.
-    fn cancel_where(&self, pick: impl FnOnce(&Table) -> Vec<&Call>) -> usize {
+    fn cancel_where(&self, pick: impl FnOnce(&Table<K>) -> Vec<&Call>) -> usize {
         let cancellers: Vec<_> =
             pick(&self.lock()).into_iter().map(|call| call.canceller.clone()).collect();
         for canceller in &cancellers {
@@ -121,22 +109,43 @@ impl Work {
         cancellers.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, Table<K>> {
         self.0.lock().expect("no code panics while it holds the table of work")
+    }
+}
+
+impl Work {
+    /// Asks every attempt of a run to wind up; returns how many were at work.
+    pub fn cancel_run(&self, run_id: RunId) -> usize {
+        let first = WorkKey { run_id, attempt: Attempt(0) };
+        let last = WorkKey { run_id, attempt: Attempt(u32::MAX) };
+        self.cancel_where(|table| table.calls.range(first..=last).map(|(_, call)| call).collect())
+    }
+}
+
+impl<K> Clone for Work<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Copy + Ord> Default for Work<K> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 /// One call's place in the table; dropping it says that the call returned.
 #[must_use = "dropping the entry says that the call returned"]
-pub struct Entry {
-    work: Work,
-    key: WorkKey,
+pub struct Entry<K: Copy + Ord = WorkKey> {
+    work: Work<K>,
+    key: K,
     canceller: Canceller,
 }
 
-impl Entry {
-    /// Returns the run and attempt.
-    pub const fn key(&self) -> WorkKey {
+impl<K: Copy + Ord> Entry<K> {
+    /// Returns the key: of a call its run and attempt.
+    pub const fn key(&self) -> K {
         self.key
     }
 
@@ -146,7 +155,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl<K: Copy + Ord> Drop for Entry<K> {
     fn drop(&mut self) {
         let mut table = self.work.lock();
         table.calls.remove(&self.key);

@@ -1,10 +1,12 @@
 //! The one place where wire types meet the words: everything else of this crate speaks the latter.
 
 use iop_net::link::{AnswerSender, RequestMessage};
-use iop_types::{EdgeBootId, Header, Refusal, RunRequest, SessionId, TunnelRequest};
+use iop_types::{
+    CommandId, CommandRequest, EdgeBootId, Header, Refusal, RunRequest, SessionId, TunnelRequest,
+};
 use iop_wire::v1;
 
-use crate::outlet::{Events, Frames};
+use crate::outlet::{Events, Frames, Steps};
 
 /// A request in words, beside the outlet that fits its form.
 pub(crate) enum Request {
@@ -38,6 +40,24 @@ pub(crate) fn read(message: RequestMessage, answers: AnswerSender) -> Option<Req
                     None
                 }
             }
+        }
+    }
+}
+
+/// Reads a command; a malformed one is refused on the spot.
+pub(crate) fn read_command(
+    wire: v1::NodeCommandRequest,
+    answers: AnswerSender,
+) -> Option<(CommandRequest, Steps)> {
+    // The link has seen to it that there is one.
+    let id = CommandId::from_slice(&wire.command_id).ok()?;
+    let steps = Steps::new(answers, id, SessionId::new(&wire.session_id).ok());
+    match CommandRequest::try_from(wire) {
+        Ok(request) => Some((request, steps)),
+        Err(refusal) => {
+            log(&refusal);
+            let _ = steps.refuse(&refusal);
+            None
         }
     }
 }

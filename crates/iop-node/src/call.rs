@@ -10,6 +10,7 @@
 //! A call is one future of its adapter; this module owns it, the time it has to wind up and the
 //! permit that it holds. What is decided (checks, fence, terminal) is [`iop_execution`]'s.
 
+use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -169,7 +170,7 @@ type Call<'c, O, R> = Box<
 >;
 
 /// Tells the time of a progress.
-type Clock = fn() -> Instant;
+pub(crate) type Clock = fn() -> Instant;
 
 /// Carries one call from its permit to its terminal, whatever its form.
 async fn conduct<T, O, R>(
@@ -210,9 +211,9 @@ pub(crate) enum Returned<T> {
 
 /// Drives a call until it returned, or was cancelled and did not return within the close grace. A
 /// call that is given up is dropped here, which resets its connection.
-async fn until_returned<T>(
+pub(crate) async fn until_returned<T>(
     call: impl Future<Output = Result<T, CallError>>,
-    told: iop_net::link::Cancelled,
+    told: impl Future<Output: Debug>,
     canceller: &Canceller,
     fence: &Fence,
 ) -> Returned<T> {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use iop_net::link::{BoxFuture, NodeHost, NodeLink, NodeRequest};
+use iop_net::link::{BoxFuture, NodeCommand, NodeHost, NodeLink, NodeRequest};
 use iop_types::{CloseReason, Generation, ProviderStatus};
 use iop_wire::v1;
 use tracing::{error, warn};
 
 use crate::node::Shared;
-use crate::{bridge, call};
+use crate::{bridge, call, command};
 
 /// The Node behind its link.
 pub(crate) struct Host(pub(crate) Arc<Shared>);
@@ -45,6 +45,10 @@ impl NodeHost for Host {
         call::accept(&self.0, generation, request);
     }
 
+    fn command(&self, command: NodeCommand) {
+        command::accept(&self.0, self.0.generation(), command);
+    }
+
     fn link_down(&self, generation: Generation, reason: CloseReason) {
         let mut current = self.0.link();
         if current.as_ref().is_some_and(|link| link.generation() == generation) {
@@ -55,6 +59,7 @@ impl NodeHost for Host {
         if cancelled > 0 {
             warn!(%generation, %reason, cancelled, "cancelled the calls of a link that ended");
         }
+        self.0.commands.cancel_generation(generation);
     }
 }
 
@@ -75,7 +80,7 @@ impl Shared {
         self.providers.statuses().into_iter().map(v1::ProviderStatus::from).collect()
     }
 
-    fn generation(&self) -> Generation {
+    pub(crate) fn generation(&self) -> Generation {
         self.link().as_ref().map_or(Generation(0), NodeLink::generation)
     }
 }

@@ -7,7 +7,8 @@
 //! It holds no conversation, starts no program and chooses no provider.
 //!
 //! Read [`node`] for start and stop, `host.rs` for what the link asks, `call.rs` for one request
-//! from its checks to its terminal, `providers.rs` for how providers come and go, [`board`] for what
+//! from its checks to its terminal, `command.rs` for what is asked beside requests,
+//! `providers.rs` for how providers come and go, [`board`] for what
 //! is known of them.
 
 pub mod board;
@@ -17,12 +18,14 @@ pub mod settings;
 
 mod bridge;
 mod call;
+mod command;
 mod host;
 mod journal;
 mod outlet;
+mod permission;
 mod providers;
 mod watch;
 
 pub use local::LocalServer;
 pub use node::Node;
-pub use settings::{Secrets, Settings};
+pub use settings::{ManageModels, Secrets, Settings};

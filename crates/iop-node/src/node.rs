@@ -12,6 +12,7 @@ use iop_execution::admit::Checks;
 use iop_execution::registry::Draining;
 use iop_net::link::{FatalLink, NodeLink, SupervisorConfig, supervise};
 use iop_net::net::Net;
+use iop_types::CommandId;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) providers: Providers,
     pub(crate) checks: Checks,
+    /// Commands under way.
+    pub(crate) commands: Work<CommandId>,
     pub(crate) journal: Journal,
     /// Calls, and the stopping of providers that were replaced.
     pub(crate) tasks: TaskTracker,
@@ -98,7 +101,7 @@ async fn serve(
     stop: CancellationToken,
 ) -> Result<(), FatalLink> {
     let tools = Tools { net, egress: settings.egress.clone() };
-    let providers = Providers::new(tools, settings.secrets.clone());
+    let providers = Providers::new(tools, settings.secrets.clone(), settings.manage_models);
     let checks = Checks { work: Work::new(), registry: providers.registry().clone() };
     let supervisor = SupervisorConfig {
         edge: settings.edge.to_string(),
@@ -111,6 +114,7 @@ async fn serve(
         settings,
         providers,
         checks,
+        commands: Work::new(),
         journal: Journal::new(history),
         tasks: TaskTracker::new(),
         look_now: Notify::new(),
@@ -122,6 +126,8 @@ async fn serve(
     watching.await.expect("the watch does not panic");
     node.checks.work.drain();
     node.checks.work.cancel_all();
+    node.commands.drain();
+    node.commands.cancel_all();
     node.finish(node.providers.shutdown().await);
     node.tasks.close();
     node.tasks.wait().await;

@@ -4,8 +4,10 @@ use std::task::{Context, Poll};
 
 use iop_execution::{Fenced, Outlet, Terminus};
 use iop_net::link::{Answer, AnswerSender};
-use iop_types::{Event, Refusal, SessionId, TunnelFrame};
-use iop_wire::answer::{run_event, run_refusal, tunnel_frame, tunnel_refusal};
+use iop_types::{CommandFrame, CommandId, Event, Refusal, SessionId, TunnelFrame};
+use iop_wire::answer::{
+    command_frame, command_refusal, run_event, run_refusal, tunnel_frame, tunnel_refusal,
+};
 
 /// The answers of one normalized run.
 pub(crate) struct Events {
@@ -81,6 +83,51 @@ impl Outlet<TunnelFrame> for Frames {
 
 impl Terminus<TunnelFrame> for Frames {
     fn finish(self, terminal: TunnelFrame) -> Result<(), Fenced> {
+        let answer = self.answer(terminal);
+        self.sender.finish(answer).map_err(|_| Fenced)
+    }
+}
+
+/// The answers of one command.
+pub(crate) struct Steps {
+    sender: AnswerSender,
+    id: CommandId,
+    session: Option<SessionId>,
+}
+
+impl Steps {
+    pub(crate) const fn new(
+        sender: AnswerSender,
+        id: CommandId,
+        session: Option<SessionId>,
+    ) -> Self {
+        Self { sender, id, session }
+    }
+
+    /// Ends the command before it began.
+    pub(crate) fn refuse(self, refusal: &Refusal) -> Result<(), Fenced> {
+        let answer = Answer::Command(command_refusal(self.id, refusal, self.session.as_ref()));
+        self.sender.finish(answer).map_err(|_| Fenced)
+    }
+
+    fn answer(&self, frame: CommandFrame) -> Answer {
+        Answer::Command(command_frame(self.id, frame, self.session.as_ref()))
+    }
+}
+
+impl Outlet<CommandFrame> for Steps {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fenced>> {
+        self.sender.poll_ready(cx).map_err(|_| Fenced)
+    }
+
+    fn put(&mut self, frame: CommandFrame) -> Result<(), Fenced> {
+        let answer = self.answer(frame);
+        self.sender.send(answer).map_err(|_| Fenced)
+    }
+}
+
+impl Terminus<CommandFrame> for Steps {
+    fn finish(self, terminal: CommandFrame) -> Result<(), Fenced> {
         let answer = self.answer(terminal);
         self.sender.finish(answer).map_err(|_| Fenced)
     }

@@ -24,7 +24,8 @@ use tracing::{info, warn};
 use crate::board::{Board, Calls, Listing, Serves};
 use crate::bridge;
 use crate::local::LocalServer;
-use crate::settings::Secrets;
+use crate::permission::Permissions;
+use crate::settings::{ManageModels, Secrets};
 
 /// How long a look may take. A list of models is a few kilobytes from memory; a server that needs
 /// longer is loading or busy, and the next look comes soon.
@@ -41,6 +42,7 @@ pub(crate) struct Providers {
     board: Mutex<Board>,
     tools: Tools,
     secrets: Secrets,
+    permissions: Permissions,
 }
 
 struct Setup {
@@ -59,7 +61,7 @@ struct Found {
 }
 
 impl Providers {
-    pub(crate) fn new(tools: Tools, secrets: Secrets) -> Self {
+    pub(crate) fn new(tools: Tools, secrets: Secrets, manage_models: ManageModels) -> Self {
         let (bootstrap, registry) = iop_execution::registry();
         Self {
             registry,
@@ -73,6 +75,7 @@ impl Providers {
             board: Mutex::new(Board::default()),
             tools,
             secrets,
+            permissions: Permissions::new(manage_models),
         }
     }
 
@@ -118,6 +121,16 @@ impl Providers {
     /// Looks at every provider; returns the statuses that changed.
     pub(crate) async fn look_at_all(&self) -> Vec<ProviderStatus> {
         self.look(self.registry.providers()).await
+    }
+
+    /// Looks at one provider; returns its status when it changed.
+    pub(crate) async fn look_at(&self, bound: Bound) -> Vec<ProviderStatus> {
+        self.look(vec![bound]).await
+    }
+
+    /// Says where commands may change which models are held.
+    pub(crate) const fn permissions(&self) -> &Permissions {
+        &self.permissions
     }
 
     /// Looks for model servers on this machine, where the Edge allows it; returns what was left
@@ -250,6 +263,8 @@ impl Providers {
             self.seat_found(&mut draft, found);
             listed.push(key.clone());
         }
+        let entries = setup.configured.iter();
+        self.permissions.replace(entries.map(|(key, entry)| (key.clone(), entry.manage_models)));
         let started = draft.start().await;
         for failure in started.failures() {
             warn!(provider = %failure.provider, reason = %failure.error, "provider cannot start");

@@ -22,10 +22,25 @@ pub struct Settings {
     pub egress: Egress,
     /// Secrets that provider entries may name.
     pub secrets: Secrets,
+    /// Where commands may change which models a server holds.
+    pub manage_models: ManageModels,
     /// Model servers that are looked for on this machine, where the Edge allows it.
     pub local_servers: Vec<LocalServer>,
     /// How long a graceful stop may take.
     pub drain: Duration,
+}
+
+/// Where commands may change which models a server of this machine holds. The Edge's word alone is
+/// not enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ManageModels {
+    /// Nowhere: whoever owns this machine has not allowed it.
+    #[default]
+    Nowhere,
+    /// Where the Edge's entry of the provider says so.
+    WhereConfigured,
+    /// There, and with servers that this Node found by itself, which no entry speaks of.
+    AlsoWhereFound,
 }
 
 /// Secrets by name, already read from their variables and files.

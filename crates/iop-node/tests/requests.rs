@@ -102,6 +102,7 @@ fn session_of(answer: &Answer) -> &str {
     match answer {
         Answer::Event(event) => &event.session_id,
         Answer::Frame(frame) => &frame.session_id,
+        Answer::Command(response) => &response.session_id,
     }
 }
 

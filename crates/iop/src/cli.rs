@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use iop_config::{EdgeOverlay, ProviderFlag, SecretFlag};
 
+use crate::ollama::{Object, Server};
+
 /// Where the help lists what every command takes.
 const EVERYWHERE: &str = "Options of every command";
 
@@ -67,11 +69,19 @@ pub(crate) enum Command {
     Status(Asking),
     /// List the models that clients can use
     Models(Asking),
+    /// Look at the Nodes of the group
+    #[command(subcommand)]
+    Nodes(Nodes),
+    /// Look at the providers of all Nodes
+    #[command(subcommand)]
+    Providers(Providers),
     /// Look at the history of runs
     #[command(subcommand)]
     Runs(Runs),
     /// Chat with a model in the terminal
     Chat(Chat),
+    /// Call one operation of an Ollama server's own API; never inference
+    Ollama(Ollama),
     /// Work with configuration files
     #[command(subcommand)]
     Config(Config),
@@ -91,8 +101,11 @@ impl Command {
             Self::Up(_)
             | Self::Status(_)
             | Self::Models(_)
+            | Self::Nodes(_)
+            | Self::Providers(_)
             | Self::Runs(_)
             | Self::Chat(_)
+            | Self::Ollama(_)
             | Self::Config(_)
             | Self::Completions { .. } => "warn",
         }
@@ -117,6 +130,10 @@ pub(crate) struct Up {
     /// Calls that each provider given here takes at once [default: by adapter]
     #[arg(long, value_name = "N", requires = "providers", conflicts_with = "demo")]
     pub max_concurrency: Option<NonZeroU32>,
+
+    /// Let `iop ollama` pull, copy and delete models of every Ollama that is served here
+    #[arg(long, conflicts_with = "demo")]
+    pub manage_models: bool,
 
     /// An Edge file to start from
     #[arg(long, value_name = "FILE", env = "IOP_CONFIG")]
@@ -245,6 +262,64 @@ pub(crate) enum Runs {
         #[command(flatten)]
         asking: Asking,
     },
+}
+
+/// `iop nodes`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Nodes {
+    /// List the Nodes that are linked or named in the Edge's file
+    List {
+        /// How the Edge is asked.
+        #[command(flatten)]
+        asking: Asking,
+    },
+    /// Show one Node: its link, and what it says of itself
+    Show {
+        /// Its name
+        name: String,
+        /// How the Edge is asked.
+        #[command(flatten)]
+        asking: Asking,
+    },
+}
+
+/// `iop providers`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Providers {
+    /// List the providers of all Nodes
+    List {
+        /// How the Edge is asked.
+        #[command(flatten)]
+        asking: Asking,
+    },
+}
+
+/// `iop ollama`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Operations:  GET /api/version   GET /api/tags   GET /api/ps   POST /api/show\n\
+                        With `manage_models`:  POST /api/pull   POST /api/copy   DELETE /api/delete\n\
+                        \n\
+                        iop ollama workstation/ollama GET /api/ps\n\
+                        iop ollama workstation/ollama POST /api/pull '{\"model\":\"llama3.2:3b\"}'"
+)]
+pub(crate) struct Ollama {
+    /// The server; `iop providers list` has them
+    #[arg(value_name = "NODE/PROVIDER")]
+    pub server: Server,
+
+    /// GET, POST or DELETE
+    pub method: String,
+
+    /// Path of the operation
+    pub path: String,
+
+    /// Body of the operation, a JSON object
+    pub body: Option<Object>,
+
+    /// How the Edge is asked.
+    #[command(flatten)]
+    pub asking: Asking,
 }
 
 /// `iop chat`

@@ -10,7 +10,7 @@ use iop_config::{ConfigError, EgressRule, NodeConfig, NodeOverlay, SecretSource,
 use iop_net::egress::{Allowed, Egress};
 use iop_net::link::FatalLink;
 use iop_net::net::TokioNet;
-use iop_node::{LocalServer, Node, Secrets, Settings};
+use iop_node::{LocalServer, ManageModels, Node, Secrets, Settings};
 use iop_store::{DataDir, DataDirError, NodeHistory};
 use iop_types::InstanceId;
 use tracing::info;
@@ -30,7 +30,11 @@ pub(crate) async fn run(file: &Path) -> Result<(), NodeError> {
     descriptors::allow_many();
     let stop = stop_signal::listen().map_err(NodeError::Signals)?;
     let places = LocalServer::usual();
-    let started = start(&config, config.edge, places)?;
+    let manage_models = match config.manage_models {
+        true => ManageModels::AlsoWhereFound,
+        false => ManageModels::Nowhere,
+    };
+    let started = start(&config, config.edge, places, manage_models)?;
     info!(node = %config.node, edge = %config.edge, "node started");
     let mut node = started.node;
     tokio::select! {
@@ -56,6 +60,7 @@ pub(crate) fn start(
     config: &NodeConfig,
     edge: SocketAddr,
     local_servers: Vec<LocalServer>,
+    manage_models: ManageModels,
 ) -> Result<Started, NodeError> {
     let opened = data_dir::open(config.data_dir.as_deref(), Side::Node)?;
     let history = opened.as_ref().ok().map(|dir| {
@@ -68,6 +73,7 @@ pub(crate) fn start(
         instance: InstanceId::from_uuid(uuid::Uuid::new_v4()),
         egress: Egress::Only(config.egress.iter().map(allowed).collect()),
         secrets: secrets(&config.secrets),
+        manage_models,
         local_servers,
         drain: DRAIN,
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use iop_config::{ConfigError, EdgeConfig, NodeConfig, NodeEntry, Provider};
 use iop_edge::Addresses;
-use iop_node::LocalServer;
+use iop_node::{LocalServer, ManageModels};
 use iop_types::{AdapterType, NodeId, ProviderKey};
 use serde_json::Value;
 use tracing::warn;
@@ -45,7 +45,13 @@ pub(crate) async fn run(up: cli::Up) -> Result<(), UpError> {
     let addresses = edge.edge.addresses();
     let own = [addresses.clients, addresses.nodes, addresses.admin];
     let places = LocalServer::without_own(LocalServer::usual(), &own);
-    let mut node = node::start(&node_config, addresses.nodes, places.clone())?;
+    let manage_models = match (node_config.manage_models, &up.node_config) {
+        (true, _) => ManageModels::AlsoWhereFound,
+        // One owner, who has said nothing else: the entries of the Edge's file are enough.
+        (false, None) => ManageModels::WhereConfigured,
+        (false, Some(_)) => ManageModels::Nowhere,
+    };
+    let mut node = node::start(&node_config, addresses.nodes, places.clone(), manage_models)?;
 
     let outcome = tokio::select! {
         told = tell(&up, addresses, &edge_config, &node_config.node, &places) => match told {
@@ -81,6 +87,7 @@ fn configured(up: &cli::Up) -> Result<(EdgeConfig, NodeConfig), UpError> {
         Some(path) => config_command::node_file(path)?,
         None => NodeConfig::new(local_node(&file)?),
     };
+    node.manage_models |= up.manage_models;
     for secret in &up.secrets {
         node.secrets.insert(secret.name.clone(), secret.source.clone());
     }
@@ -97,6 +104,7 @@ fn configured(up: &cli::Up) -> Result<(EdgeConfig, NodeConfig), UpError> {
     let flags = up.providers.iter().map(|flag| {
         let mut provider = flag.provider.clone();
         provider.max_concurrency = up.max_concurrency.or(provider.max_concurrency);
+        provider.manage_models |= up.manage_models && provider.adapter == AdapterType::Ollama;
         (flag.key.clone(), provider)
     });
     if !up.providers.is_empty() {

@@ -75,6 +75,7 @@ fn only_for_some(provider: &Provider, at: &Path, findings: &mut Findings) {
     for (key, is_set, is_known, adapters) in [
         ("context_size", provider.context_size > 0, for_ollama, "`ollama`"),
         ("keep_alive", provider.keep_alive.is_some(), for_ollama, "`ollama`"),
+        ("manage_models", provider.manage_models, for_ollama, "`ollama`"),
         ("script", provider.script.is_some(), for_mock, "`mock`"),
         ("api_key", provider.api_key.is_some(), !for_mock, "adapters with a server"),
         ("headers", !provider.headers.is_empty(), !for_mock, "adapters with a server"),

@@ -110,6 +110,7 @@ impl Rig {
             instance: InstanceId::from_uuid(Uuid::new_v4()),
             egress: Egress::loopback(),
             secrets,
+            manage_models: iop_node::ManageModels::AlsoWhereFound,
             local_servers,
             drain: Duration::from_secs(5),
         };
@@ -252,6 +253,7 @@ pub(crate) fn is_terminal(answer: &Answer) -> bool {
         Answer::Frame(frame) => {
             matches!(frame.kind, Some(Frame::End(_) | Frame::Error(_) | Frame::Cancelled(_)))
         }
+        Answer::Command(response) => response.is_terminal(),
     }
 }
 
@@ -274,7 +276,7 @@ pub(crate) async fn refusal(stream: EdgeStream) -> v1::RefusalReason {
             },
             other => panic!("not refused: {other:?}"),
         },
-        None => unreachable!("the length was checked"),
+        Some(Answer::Command(_)) | None => unreachable!("the length was checked"),
     };
     refused.reason()
 }
