@@ -1,7 +1,7 @@
 //! The admin listener: what the command line, scrapers and people ask of a running Edge.
 //!
-//! Everything is read off the Edge's own state, at once, however busy its providers are. The answers
-//! are described by `/api/v1/openapi.json`; a test holds the description against them.
+//! Everything but commands is read off the Edge's own state, at once, however busy its providers are;
+//! a command asks a Node. The answers are described by `/api/v1/openapi.json`; a test holds the description against them.
 
 mod gauges;
 mod view;
@@ -11,12 +11,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
 use iop_store::{FindError, Query, ReadError};
-use iop_types::{ErrorCode, NodeId, RouteName};
+use iop_types::{CommandId, ErrorCode, NodeId, RouteName};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::command;
 use crate::core::Core;
+use crate::group::unknown_node;
 use crate::surface::errors::ErrorAnswer;
 use crate::surface::guard::Guard;
 use crate::surface::response::{self, ResponseBody};
@@ -33,21 +36,43 @@ pub(crate) async fn serve<B>(
     core: Arc<Core>,
     guard: Arc<Guard>,
     request: Request<B>,
-) -> Response<ResponseBody> {
+) -> Response<ResponseBody>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let stamp = Stamp::new(request.headers());
     let answer = match guard.check(request.version(), request.uri(), request.headers()) {
-        Ok(_) => route(&core, &request).await,
+        Ok(_) => route(&core, request).await,
         Err(refusal) => Err(refusal.into()),
     };
     stamp.put(answer.unwrap_or_else(ErrorAnswer::into_response))
 }
 
 async fn route<B>(
-    core: &Core,
-    request: &Request<B>,
-) -> Result<Response<ResponseBody>, ErrorAnswer> {
+    core: &Arc<Core>,
+    request: Request<B>,
+) -> Result<Response<ResponseBody>, ErrorAnswer>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if let Some(target) = Target::find(request.uri().path()) {
+        return match target {
+            Target::Commands(node) => {
+                allow(&request, Methods::Post)?;
+                Box::pin(command::ask(core, &node, request)).await
+            }
+            Target::Node(node) => {
+                allow(&request, Methods::Read)?;
+                one_node(core, &node)
+            }
+            Target::Command(id) => {
+                allow(&request, Methods::Delete)?;
+                cancel(core, &id)
+            }
+        };
+    }
     let path = request.uri().path();
-    let read = || allow(request, Methods::Read);
+    let read = || allow(&request, Methods::Read);
     match path {
         "/health" => read().map(|()| health::health()),
         "/ready" => read().map(|()| health::ready(&core.desk)),
@@ -84,6 +109,49 @@ async fn route<B>(
                 "no such path: GET /api/v1/openapi.json describes what there is",
             )),
         },
+    }
+}
+
+/// What is asked about one thing that the path names.
+enum Target {
+    Node(NodeId),
+    Commands(NodeId),
+    Command(String),
+}
+
+impl Target {
+    fn find(path: &str) -> Option<Self> {
+        let rest = path.strip_prefix("/api/v1/")?;
+        let (noun, rest) = rest.split_once('/')?;
+        let decoded = |name: &str| {
+            let name = percent_encoding::percent_decode_str(name).decode_utf8().ok()?;
+            (!name.is_empty()).then(|| name.into_owned())
+        };
+        match (noun, rest.split_once('/')) {
+            ("nodes", None) => decoded(rest).map(|node| Self::Node(node.into())),
+            ("nodes", Some((node, "commands"))) => {
+                decoded(node).map(|node| Self::Commands(node.into()))
+            }
+            ("commands", None) => decoded(rest).map(Self::Command),
+            _ => None,
+        }
+    }
+}
+
+fn one_node(core: &Core, name: &NodeId) -> Result<Response<ResponseBody>, ErrorAnswer> {
+    let view = view::nodes(core);
+    view.find(name).map(show).ok_or_else(|| unknown_node(name, &view.names()))
+}
+
+fn cancel(core: &Core, id: &str) -> Result<Response<ResponseBody>, ErrorAnswer> {
+    let unknown = || {
+        let message = "no such command is under way: it may have ended";
+        ErrorAnswer::new(ErrorCode::NotFound, message)
+    };
+    let id = CommandId::parse(id).map_err(|_| unknown())?;
+    match core.commands.cancel(id) {
+        true => Ok(show(&json!({ "id": id, "cancelled": true }))),
+        false => Err(unknown()),
     }
 }
 

@@ -49,6 +49,9 @@ pub(crate) fn read(answer: Answer, joiner: &mut EventJoiner) -> Result<Option<St
                 RunAnswer::Refused(refused) => Ok(Some(Step::Refused(refused))),
             },
         },
+        Answer::Command(_) => {
+            Err(AnswerError { field: "message", problem: "an answer to a command" }.into())
+        }
     }
 }
 
@@ -56,6 +59,7 @@ pub(crate) fn read(answer: Answer, joiner: &mut EventJoiner) -> Result<Option<St
 pub(crate) fn refused_failure(refused: &Refused) -> Failure {
     let code = match refused.reason {
         v1::RefusalReason::Unsupported => ErrorCode::InvalidRequest,
+        v1::RefusalReason::NotPermitted => ErrorCode::Forbidden,
         v1::RefusalReason::UnknownProvider
         | v1::RefusalReason::AmbiguousProvider
         | v1::RefusalReason::StaleConfig
@@ -119,6 +123,7 @@ fn provider_config(view: &ProviderView<'_>) -> v1::ProviderConfig {
             .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         revision: view.revision.0,
         script: text(provider.script.as_ref().map(ToString::to_string)),
+        manage_models: provider.manage_models,
     }
 }
 

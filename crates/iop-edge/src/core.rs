@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admit::Desk;
 use crate::budget::Budget;
+use crate::command::Commands;
 use crate::group::Group;
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -27,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) desk: Arc<Desk>,
     pub(crate) group: Arc<Group>,
     pub(crate) live: Live,
+    /// Commands under way.
+    pub(crate) commands: Commands,
     /// Attempts that outlive their clients.
     pub(crate) farewells: TaskTracker,
     /// Where farewells run: clients may leave outside of any task.

@@ -26,6 +26,7 @@ use uuid::Uuid;
 use crate::admin;
 use crate::admit::Desk;
 use crate::budget::Budget;
+use crate::command::Commands;
 use crate::core::{Addresses, Core, Timing};
 use crate::group::Group;
 use crate::live::{self, Live};
@@ -184,6 +185,7 @@ impl Parts {
             // Each attempt gives its permit back by itself within this time.
             let _ = tokio::time::timeout(RETURN_WAIT, core.live.none_left()).await;
         }
+        core.commands.cancel_all();
         core.farewells.close();
         core.farewells.wait().await;
         tokio::join!(clients.end(), links.end());
@@ -281,6 +283,7 @@ fn core(
         desk,
         group: Arc::new(group),
         live: Live::default(),
+        commands: Commands::default(),
         farewells: TaskTracker::new(),
         runtime: tokio::runtime::Handle::current(),
         budget: Budget::new(budget),

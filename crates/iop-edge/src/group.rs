@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iop_config::EdgeConfig;
 use iop_net::link::{EdgeHost, EdgeLink, LinkStats};
-use iop_types::{CloseReason, Generation, InstanceId, NodeId};
+use iop_types::{CloseReason, ErrorCode, Generation, InstanceId, NodeId};
 use iop_wire::v1;
 use jiff::Timestamp;
 use tracing::{info, warn};
@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use crate::admit::Desk;
 use crate::bridge;
 use crate::metrics::Metrics;
+use crate::surface::errors::ErrorAnswer;
 
 /// The Nodes of one Edge.
 pub(crate) struct Group {
@@ -94,6 +95,25 @@ impl Group {
         let nodes = self.lock();
         let member = nodes.linked.get(node)?;
         (member.link.generation() == generation).then(|| member.link.clone())
+    }
+
+    /// Finds the link of a Node, whatever its generation.
+    ///
+    /// # Errors
+    /// There is no such Node, or it has no link; the answer names those that there are.
+    pub(crate) fn linked(&self, node: &NodeId) -> Result<EdgeLink, ErrorAnswer> {
+        let nodes = self.lock();
+        if let Some(member) = nodes.linked.get(node) {
+            return Ok(member.link.clone());
+        }
+        let linked: Vec<_> = nodes.linked.keys().map(NodeId::as_str).collect();
+        let linked = if linked.is_empty() { "none".to_owned() } else { linked.join(", ") };
+        Err(if self.file.nodes.contains_key(node) {
+            let message = format!("node `{node}` is not linked at the moment: linked are {linked}");
+            ErrorAnswer::new(ErrorCode::NoReadyProvider, message)
+        } else {
+            unknown_node(node, &linked)
+        })
     }
 
     /// Lists the Nodes that are linked and those that the file names.
@@ -231,6 +251,13 @@ impl Introduction {
             platform: String::new(),
         }
     }
+}
+
+/// Answers a question about a Node that nobody knows.
+pub(crate) fn unknown_node(node: &NodeId, known: &str) -> ErrorAnswer {
+    let shown: String = node.as_str().chars().filter(|c| !c.is_control()).take(100).collect();
+    let message = format!("there is no node `{shown}`: there are {known}");
+    ErrorAnswer::new(ErrorCode::NotFound, message)
 }
 
 fn is_node_id(text: &str) -> bool {

@@ -12,6 +12,7 @@ mod admit;
 mod body;
 mod bridge;
 mod budget;
+mod command;
 mod core;
 mod edge;
 mod group;

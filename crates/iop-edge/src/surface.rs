@@ -90,6 +90,8 @@ pub(crate) enum Methods {
     Read,
     /// POST.
     Post,
+    /// DELETE.
+    Delete,
 }
 
 /// Checks the method of a request whose path exists.
@@ -100,6 +102,7 @@ pub(crate) fn allow<B>(request: &Request<B>, methods: Methods) -> Result<(), Err
     let (fits, list) = match methods {
         Methods::Read => (matches!(*request.method(), Method::GET | Method::HEAD), "GET, HEAD"),
         Methods::Post => (*request.method() == Method::POST, "POST"),
+        Methods::Delete => (*request.method() == Method::DELETE, "DELETE"),
     };
     match fits {
         true => Ok(()),

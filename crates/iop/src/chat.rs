@@ -1,6 +1,6 @@
 //! `iop chat`: a conversation in the terminal, over the same endpoint that every client uses.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use http_body_util::BodyExt as _;
 use iop_dialect::sse::Splitter;
@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::cli::Chat;
 use crate::client::{AskError, Base};
+use crate::table::printable;
 
 /// Runs `iop chat`: one answer, or a conversation until the input ends.
 ///
@@ -26,7 +27,8 @@ pub(crate) async fn run(chat: Chat) -> Result<(), ChatError> {
         conversation.say(text, &mut io::stdout()).await?;
         return Ok(());
     }
-    println!("Chatting with {}. An empty line or Ctrl-D ends it.", conversation.model);
+    let name = printable(&conversation.model);
+    println!("Chatting with {name}. An empty line or Ctrl-D ends it.");
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     loop {
         print!("\n> ");
@@ -35,7 +37,7 @@ pub(crate) async fn run(chat: Chat) -> Result<(), ChatError> {
             Some(line) if !line.trim().is_empty() => {
                 // A failed answer ends neither the conversation nor what was said before it.
                 if let Err(error) = conversation.say(line, &mut io::stdout()).await {
-                    eprintln!("{}", crate::chain(&error));
+                    eprintln!("{}", printable(&crate::chain(&error)));
                 }
             }
             Some(_) | None => return Ok(()),
@@ -65,6 +67,8 @@ pub(crate) struct Conversation {
     base: Base,
     model: String,
     messages: Vec<serde_json::Value>,
+    /// Whether what the model says could speak to a terminal.
+    is_shown: bool,
 }
 
 impl Conversation {
@@ -72,7 +76,7 @@ impl Conversation {
     pub(crate) fn new(base: Base, model: String, system: Option<String>) -> Self {
         let messages =
             system.map(|text| json!({ "role": "system", "content": text })).into_iter().collect();
-        Self { base, model, messages }
+        Self { base, model, messages, is_shown: io::stdout().is_terminal() }
     }
 
     /// Says something and writes the answer to `out` as it comes. What failed is forgotten, so that
@@ -108,14 +112,22 @@ impl Conversation {
             let Ok(frame) = frame else { break };
             if let Some(bytes) = frame.data_ref() {
                 stream.push(bytes);
-                out.write_all(stream.take_new().as_bytes())?;
+                self.show(&stream.take_new(), out)?;
                 out.flush()?;
             }
         }
         stream.finish();
-        out.write_all(stream.take_new().as_bytes())?;
+        self.show(&stream.take_new(), out)?;
         writeln!(out)?;
         stream.outcome()
+    }
+
+    /// Writes what the model said: as it is for programs, harmless for a terminal.
+    fn show(&self, text: &str, out: &mut impl io::Write) -> io::Result<()> {
+        match self.is_shown {
+            true => out.write_all(printable(text).as_bytes()),
+            false => out.write_all(text.as_bytes()),
+        }
     }
 }
 
@@ -225,6 +237,19 @@ pub(crate) enum ChatError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_model_says_cannot_speak_to_a_terminal_and_reaches_programs_as_it_is() {
+        let base = Base::parse("http://127.0.0.1:1", "--endpoint").unwrap();
+        let mut conversation = Conversation::new(base, "m".to_owned(), None);
+        let said = "1\u{1b}]52;c;ZXZpbA==\u{7}\n2";
+        for (is_shown, expected) in [(true, "1\\u{1b}]52;c;ZXZpbA==\\u{7}\n2"), (false, said)] {
+            conversation.is_shown = is_shown;
+            let mut out = Vec::new();
+            conversation.show(said, &mut out).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
 
     fn answer(parts: &[&str]) -> Answer {
         let mut answer = Answer::new();

@@ -1,6 +1,6 @@
 //! How the command line asks an Edge: one plain HTTP request over a connection of its own.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io;
 
 use bytes::Bytes;
@@ -165,26 +165,47 @@ pub(crate) enum AskError {
 
 impl AskError {
     fn refused(status: StatusCode, body: &[u8]) -> Self {
-        let words = serde_json::from_slice::<serde_json::Value>(body).ok().and_then(|body| {
-            let error = &body["error"];
-            let message = error["message"].as_str()?;
-            Some(match error["code"].as_str() {
-                Some(code) => format!("{code}: {message}"),
-                None => message.to_owned(),
-            })
-        });
         Self::Refused {
             status,
-            message: words.unwrap_or_else(|| {
+            message: words_of(body).unwrap_or_else(|| {
                 format!("what answers there is no edge of this version, or not that listener of it ({status})")
             }),
         }
     }
 }
 
+/// Reads an error object of the Edge; `None` where the text is something else.
+pub(crate) fn words_of(body: &[u8]) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let error = &body["error"];
+    let message = error["message"].as_str()?;
+    Some(match error["code"].as_str() {
+        Some(code) => format!("{code}: {message}"),
+        None => message.to_owned(),
+    })
+}
+
+/// Encodes what may not stand in a query or path as it is.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_with_slashes_and_blanks_travel_in_a_query() {
+        assert_eq!(encoded("org/m 7b:q4&x"), "org%2Fm%207b:q4%26x");
+    }
 
     #[test]
     fn an_address_is_a_plain_http_url_with_or_without_v1() {

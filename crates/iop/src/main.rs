@@ -16,6 +16,8 @@ mod edge;
 mod logging;
 mod models;
 mod node;
+mod nodes;
+mod ollama;
 mod runs;
 mod status;
 mod stop_signal;
@@ -33,6 +35,8 @@ use clap::{CommandFactory as _, Parser as _};
 use crate::chat::ChatError;
 use crate::cli::{Cli, Command, Node};
 use crate::client::AskError;
+use crate::ollama::OllamaError;
+use crate::table::printable;
 use crate::up::UpError;
 
 fn main() -> ExitCode {
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
     match runtime.block_on(run(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", chain(&*error));
+            eprintln!("error: {}", printable(&chain(&*error)));
             if is_usage(&*error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
@@ -78,6 +82,11 @@ fn is_usage(error: &(dyn Error + 'static)) -> bool {
     let asked = |error: &(dyn Error + 'static)| {
         matches!(error.downcast_ref(), Some(AskError::Malformed { .. }))
     };
+    match error.downcast_ref() {
+        Some(OllamaError::NotListed(..)) => return true,
+        Some(OllamaError::Ask(error)) => return asked(error),
+        Some(OllamaError::Failed(_) | OllamaError::BrokenOff) | None => {}
+    }
     match (error.downcast_ref(), error.downcast_ref()) {
         (Some(up), _) => UpError::is_usage(up),
         (None, Some(ChatError::Ask(error))) => asked(error),
@@ -92,6 +101,9 @@ async fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Node(Node::Run { config }) => node::run(&config).await?,
         Command::Status(asking) => print(&status::run(&asking).await?)?,
         Command::Models(asking) => print(&models::run(&asking).await?)?,
+        Command::Nodes(nodes) => print(&nodes::run(&nodes).await?)?,
+        Command::Providers(providers) => print(&nodes::providers(&providers).await?)?,
+        Command::Ollama(ollama) => print(&ollama::run(&ollama).await?)?,
         Command::Runs(runs) => print(&runs::run(&runs).await?)?,
         Command::Chat(chat) => chat::run(chat).await?,
         Command::Config(config) => print(&config_command::run(&config)?)?,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cli::{Asking, Output, Runs};
-use crate::client::{AskError, Base};
+use crate::client::{AskError, Base, encoded};
 use crate::table::{millis, table};
 
 #[derive(Deserialize)]
@@ -158,27 +158,4 @@ fn told(terminal: &TerminalRecord) -> String {
 
 fn dash() -> String {
     "-".to_owned()
-}
-
-/// Encodes what may not stand in a query or path as it is.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_with_slashes_and_blanks_travel_in_a_query() {
-        assert_eq!(encoded("org/m 7b:q4&x"), "org%2Fm%207b:q4%26x");
-    }
 }

@@ -127,20 +127,43 @@ fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
         return text;
     }
     let rows: Vec<_> = nodes.iter().map(node_row).collect();
-    text.push_str(&table(
-        ["NODE", "STATE", "GENERATION", "ADDRESS", "STREAMS", "RTT", "VERSION"],
-        &rows,
-    ));
+    text.push_str(&table(NODE_HEADINGS, &rows));
     if !providers.is_empty() {
         text.push('\n');
         let rows: Vec<_> = providers.iter().map(|provider| provider_row(provider, nodes)).collect();
-        text.push_str(&table(
-            ["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS, OR WHY NOT"],
-            &rows,
-        ));
+        text.push_str(&table(PROVIDER_HEADINGS, &rows));
     }
     text
 }
+
+/// Lays out what `/api/v1/nodes` answers.
+///
+/// # Errors
+/// It is not what this version understands.
+pub(crate) fn node_table(answer: &Value) -> Result<String, AskError> {
+    let Nodes { nodes } = read(answer)?;
+    let rows: Vec<_> = nodes.iter().map(node_row).collect();
+    Ok(table(NODE_HEADINGS, &rows))
+}
+
+/// Lays out what `/api/v1/providers` answers, beside the nodes that have them.
+///
+/// # Errors
+/// It is not what this version understands.
+pub(crate) fn provider_table(answer: &Value, nodes: &Value) -> Result<String, AskError> {
+    let (Providers { providers }, Nodes { nodes }) = (read(answer)?, read(nodes)?);
+    let rows: Vec<_> = providers.iter().map(|provider| provider_row(provider, &nodes)).collect();
+    Ok(table(PROVIDER_HEADINGS, &rows))
+}
+
+fn read<T: serde::de::DeserializeOwned>(answer: &Value) -> Result<T, AskError> {
+    T::deserialize(answer).map_err(|source| AskError::Unreadable { source })
+}
+
+const NODE_HEADINGS: [&str; 7] =
+    ["NODE", "STATE", "GENERATION", "ADDRESS", "STREAMS", "RTT", "VERSION"];
+const PROVIDER_HEADINGS: [&str; 5] =
+    ["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS, OR WHY NOT"];
 
 fn node_row(node: &Node) -> [String; 7] {
     let none = || "-".to_owned();

@@ -1,5 +1,6 @@
 //! Tables for people.
 
+use std::fmt::Write as _;
 use std::iter::repeat_n;
 
 /// Lays out rows under headings, columns as wide as their widest cell, two spaces apart.
@@ -38,14 +39,51 @@ pub(crate) fn shown(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for c in name.chars() {
         match c {
-            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                text.extend(c.escape_unicode());
-            }
+            c if turns(c) => text.extend(c.escape_unicode()),
             c if c.is_control() => text.extend(c.escape_default()),
             c => text.push(c),
         }
     }
     text
+}
+
+/// Returns text of several lines that somebody else wrote as it can be printed: as [`shown`], but
+/// for line ends and tabs.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for (at, line) in text.split('\n').enumerate() {
+        if at > 0 {
+            printable.push('\n');
+        }
+        for (at, part) in line.strip_suffix('\r').unwrap_or(line).split('\t').enumerate() {
+            if at > 0 {
+                printable.push('\t');
+            }
+            printable.push_str(&shown(part));
+        }
+    }
+    printable
+}
+
+/// Returns JSON that means the same and can be printed: JSON lets characters stand in strings that
+/// terminals obey.
+pub(crate) fn printable_json(json: &str) -> String {
+    let mut printable = String::with_capacity(json.len());
+    for c in json.chars() {
+        let obeyed = (c.is_control() && !matches!(c, '\n' | '\t' | '\r')) || turns(c);
+        if obeyed {
+            // All of them are in the first plane.
+            let _ = write!(printable, "\\u{:04x}", u32::from(c));
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
+}
+
+/// Says whether a character turns the direction of writing.
+const fn turns(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Shows a duration in milliseconds as people say it.
@@ -82,6 +120,21 @@ mod tests {
     fn a_name_from_elsewhere_cannot_speak_to_the_terminal() {
         let rows = [["a\u{1b}[31m\nb\u{202e}é".to_owned()]];
         assert_eq!(table(["NAME"], &rows), "NAME\na\\u{1b}[31m\\nb\\u{202e}é\n");
+    }
+
+    #[test]
+    fn text_keeps_its_lines_and_loses_its_power() {
+        assert_eq!(printable("a\tb\r\nc\u{1b}]0;t\u{7}"), "a\tb\nc\\u{1b}]0;t\\u{7}");
+        assert_eq!(printable("over\rwritten\u{9b}2J"), "over\\rwritten\\u{9b}2J");
+        assert_eq!(printable("été 模型 🦀"), "été 模型 🦀");
+    }
+
+    #[test]
+    fn json_means_the_same_when_it_is_printed() {
+        let value = serde_json::json!({ "a": "\u{7f}\u{9b}2J\u{202e}x\u{1b}[0m" });
+        let printed = printable_json(&format!("{value:#}"));
+        assert!(!printed.contains(['\u{7f}', '\u{9b}', '\u{202e}', '\u{1b}']), "{printed:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), value);
     }
 
     #[test]

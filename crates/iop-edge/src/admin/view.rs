@@ -75,9 +75,24 @@ pub(super) struct Nodes {
     nodes: Vec<Node>,
 }
 
+impl Nodes {
+    /// Finds one.
+    pub(super) fn find(&self, name: &NodeId) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.node == *name)
+    }
+
+    /// Names all.
+    pub(super) fn names(&self) -> String {
+        match self.nodes.as_slice() {
+            [] => "none".to_owned(),
+            nodes => nodes.iter().map(|node| node.node.as_str()).collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
 /// One Node, linked or only named in the file.
 #[derive(Debug, Serialize)]
-struct Node {
+pub(super) struct Node {
     node: NodeId,
     linked: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,9 +110,12 @@ struct Link {
     since: String,
     draining: bool,
     streams: u32,
+    commands: u32,
     granted_bytes: u64,
     buffered_bytes: u64,
     queued_bytes: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
     late_frames: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat_rtt_ms: Option<f64>,
@@ -116,9 +134,12 @@ pub(super) fn nodes(core: &Core) -> Nodes {
             since: time(linked.since),
             draining: linked.is_draining,
             streams: linked.stats.streams,
+            commands: linked.stats.commands,
             granted_bytes: linked.stats.granted_bytes,
             buffered_bytes: linked.stats.buffered_bytes,
             queued_bytes: linked.stats.queued_bytes,
+            sent_bytes: linked.stats.sent_bytes,
+            received_bytes: linked.stats.received_bytes,
             late_frames: linked.stats.late_frames,
             heartbeat_rtt_ms: linked.stats.heartbeat_rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
         }),

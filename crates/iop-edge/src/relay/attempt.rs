@@ -55,9 +55,10 @@ impl Attempt {
             },
             Err(StreamError::Unsent) => Heard::Unsent,
             Err(StreamError::LinkClosed(reason)) => Heard::LinkEnded(reason),
-            // The last two concern the Node's end of a stream only.
+            // The last three concern commands, and the Node's end of a stream.
             Err(
                 error @ (StreamError::Protocol
+                | StreamError::TimedOut(_)
                 | StreamError::Cancelled
                 | StreamError::TooLarge { .. }),
             ) => Heard::Nonsense(error.to_string()),

@@ -8,6 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::command::Answer;
 use crate::relay::{Broken, RelayBody};
 
 /// A response body.
@@ -16,6 +17,8 @@ pub(crate) enum ResponseBody {
     Whole(Bytes),
     /// Relayed from a provider as it comes.
     Relayed(RelayBody),
+    /// Of a command, as it comes.
+    Command(Answer),
 }
 
 impl ResponseBody {
@@ -49,20 +52,21 @@ impl Body for ResponseBody {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::Relayed(body) => body.poll_frame(cx),
+            Self::Command(answer) => answer.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
-            Self::Relayed(_) => false,
+            Self::Relayed(_) | Self::Command(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Relayed(_) => SizeHint::default(),
+            Self::Relayed(_) | Self::Command(_) => SizeHint::default(),
         }
     }
 }

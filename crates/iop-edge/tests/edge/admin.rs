@@ -70,16 +70,22 @@ async fn the_description_lists_every_path_and_fits_every_answer() {
     assert_eq!(shown, last);
     check("/api/v1/runs/ffffffff", "/api/v1/runs/{id}", 404).await;
     // Nothing is described that is not there.
-    for path in description["paths"].as_object().unwrap().keys() {
-        let (status, _) = get(&world, &path.replace("{id}", id)).await;
-        assert_eq!(status, 200, "{path}");
+    check("/api/v1/nodes/box", "/api/v1/nodes/{node}", 200).await;
+    check("/api/v1/nodes/away", "/api/v1/nodes/{node}", 200).await;
+    let unknown = check("/api/v1/nodes/nope", "/api/v1/nodes/{node}", 404).await;
+    assert!(unknown["error"]["message"].as_str().unwrap().contains("away, box"), "{unknown}");
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        let asked = path.replace("{id}", id).replace("{node}", "box");
+        let (status, _) = get(&world, &asked).await;
+        let expected = if methods["get"].is_object() { 200 } else { 405 };
+        assert_eq!(status, expected, "{path}");
     }
     let (head, body) = http::get(world.admin, "/api/v1/nope").await.unwrap();
     error(&head, &serde_json::from_slice(&body).unwrap(), 404, "not_found");
 }
 
 /// Checks a value against the part of JSON schema that the description uses.
-fn misfits(root: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
+pub(crate) fn misfits(root: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(reference) = schema["$ref"].as_str() {
         let schema = root.pointer(reference.strip_prefix('#').unwrap()).unwrap();
         return misfits(root, schema, value, at);

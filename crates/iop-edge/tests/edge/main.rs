@@ -5,6 +5,7 @@
 mod support;
 
 mod admin;
+mod commands;
 mod gone;
 mod http;
 mod limits;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use iop_net::link::{
-    Answer, AnswerSender, BoxFuture, Cancelled, NodeHost, NodeLink, NodeRequest, RequestMessage,
-    StreamError, SupervisorConfig, supervise,
+    Answer, AnswerSender, BoxFuture, Cancelled, NodeCommand, NodeHost, NodeLink, NodeRequest,
+    RequestMessage, StreamError, SupervisorConfig, supervise,
 };
 use iop_types::{
     CloseReason, Event, EventKind, Failure, Finish, Generation, Header, InstanceId, Part,
@@ -26,6 +26,7 @@ use super::soon;
 /// The Node.
 pub(crate) struct FakeNode {
     taken: mpsc::UnboundedReceiver<Taken>,
+    commands: mpsc::UnboundedReceiver<NodeCommand>,
     link: watch::Receiver<Option<NodeLink>>,
     shutdown: CancellationToken,
     task: JoinHandle<()>,
@@ -35,6 +36,7 @@ pub(crate) struct FakeNode {
 struct Host {
     providers: Mutex<Vec<ProviderStatus>>,
     taken: mpsc::UnboundedSender<Taken>,
+    commands: mpsc::UnboundedSender<NodeCommand>,
     link: watch::Sender<Option<NodeLink>>,
 }
 
@@ -42,9 +44,14 @@ impl FakeNode {
     /// Dials and waits until the Edge may dispatch to it.
     pub(crate) async fn join(edge: SocketAddr, name: &str, providers: Vec<ProviderStatus>) -> Self {
         let (taken_in, taken) = mpsc::unbounded_channel();
+        let (commands_in, commands) = mpsc::unbounded_channel();
         let (link_in, mut link) = watch::channel(None);
-        let host =
-            Arc::new(Host { providers: Mutex::new(providers), taken: taken_in, link: link_in });
+        let host = Arc::new(Host {
+            providers: Mutex::new(providers),
+            taken: taken_in,
+            commands: commands_in,
+            link: link_in,
+        });
         let config = SupervisorConfig {
             edge: edge.to_string(),
             node: name.into(),
@@ -56,7 +63,17 @@ impl FakeNode {
         let supervised = supervise(config, host, shutdown.clone());
         let task = tokio::spawn(async move { supervised.await.unwrap() });
         soon("the node is linked", link.wait_for(Option::is_some)).await.unwrap();
-        Self { taken, link, shutdown, task }
+        Self { taken, commands, link, shutdown, task }
+    }
+
+    /// Waits for the next command.
+    pub(crate) async fn next_command(&mut self) -> NodeCommand {
+        soon("a command reaches the node", self.commands.recv()).await.unwrap()
+    }
+
+    /// Says whether a command has arrived.
+    pub(crate) fn has_command(&self) -> bool {
+        !self.commands.is_empty()
     }
 
     /// Waits for the next request and its whole body.
@@ -125,6 +142,10 @@ impl NodeHost for Host {
             };
             let _ = taken.send(Taken { asked, body: whole.freeze(), answers, cancelled });
         });
+    }
+
+    fn command(&self, command: NodeCommand) {
+        let _ = self.commands.send(command);
     }
 
     fn link_down(&self, _: Generation, _: CloseReason) {

@@ -1,0 +1,281 @@
+//! `iop nodes` and `iop providers`: what the group consists of.
+
+use std::fmt::Write as _;
+
+use http_body_util::BodyExt as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::cli::{Asking, Nodes, Output, Providers};
+use crate::client::{AskError, Base, encoded};
+use crate::status::{node_table, provider_table};
+use crate::table::shown;
+
+/// Runs `iop nodes` and returns what it prints.
+///
+/// # Errors
+/// The Edge could not be asked, or knows no such Node.
+pub(crate) async fn run(nodes: &Nodes) -> Result<String, AskError> {
+    match nodes {
+        Nodes::List { asking } => {
+            let answer: Value = base(asking)?.get("/api/v1/nodes").await?;
+            print(asking, &answer, |answer| match answer["nodes"].as_array().map(Vec::len) {
+                None | Some(0) => {
+                    eprintln!("No node has linked yet, and the edge's file names none.");
+                    Ok(String::new())
+                }
+                Some(_) => node_table(answer),
+            })
+        }
+        Nodes::Show { name, asking } => show(name, asking).await,
+    }
+}
+
+/// Runs `iop providers` and returns what it prints.
+///
+/// # Errors
+/// The Edge could not be asked.
+pub(crate) async fn providers(providers: &Providers) -> Result<String, AskError> {
+    let Providers::List { asking } = providers;
+    let base = base(asking)?;
+    let answer: Value = base.get("/api/v1/providers").await?;
+    let nodes: Value = base.get("/api/v1/nodes").await?;
+    print(asking, &answer, |answer| match answer["providers"].as_array().map(Vec::len) {
+        None | Some(0) => {
+            eprintln!("No providers yet: `iop status` says which nodes are linked.");
+            Ok(String::new())
+        }
+        Some(_) => provider_table(answer, &nodes),
+    })
+}
+
+fn base(asking: &Asking) -> Result<Base, AskError> {
+    Base::parse(&asking.admin, "--admin")
+}
+
+fn print(
+    asking: &Asking,
+    answer: &Value,
+    lay_out: impl FnOnce(&Value) -> Result<String, AskError>,
+) -> Result<String, AskError> {
+    match asking.output {
+        Output::Json => Ok(format!("{answer:#}\n")),
+        Output::Table => lay_out(answer),
+    }
+}
+
+/// What the Edge knows of a Node, and what the Node says of itself while it is there to be asked.
+async fn show(name: &str, asking: &Asking) -> Result<String, AskError> {
+    let base = base(asking)?;
+    let path = format!("/api/v1/nodes/{}", encoded(name));
+    let node: Value = base.get(&path).await?;
+    let mut whole = json!({ "node": node });
+    if node["linked"] == true {
+        let (capabilities, transport) = tokio::join!(
+            command(&base, &path, "CAPABILITIES"),
+            command(&base, &path, "TRANSPORT_STATUS")
+        );
+        for (name, answer) in [("capabilities", capabilities), ("transport", transport)] {
+            match answer {
+                Ok(answer) => whole[name] = answer,
+                // The rest is worth showing.
+                Err(error) => eprintln!("warning: {name}: {}", shown(&crate::chain(&error))),
+            }
+        }
+    }
+    match asking.output {
+        Output::Json => Ok(format!("{whole:#}\n")),
+        Output::Table => {
+            let whole = serde_json::from_value(whole);
+            Ok(page(&whole.map_err(|source| AskError::Unreadable { source })?))
+        }
+    }
+}
+
+async fn command(base: &Base, path: &str, kind: &str) -> Result<Value, AskError> {
+    let asked = json!({ "kind": kind }).to_string().into_bytes();
+    let response = base.post(&format!("{path}/commands"), asked).await?;
+    let body = response.into_body().collect().await;
+    let body = body.map_err(|source| AskError::Lost { base: base.clone(), source })?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|source| AskError::Unreadable { source })
+}
+
+#[derive(Deserialize)]
+struct Whole {
+    node: Node,
+    capabilities: Option<Capabilities>,
+    transport: Option<Transport>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    node: String,
+    link: Option<Link>,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    generation: u64,
+    address: String,
+    version: String,
+    platform: String,
+    since: String,
+    draining: bool,
+    streams: u32,
+    heartbeat_rtt_ms: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Capabilities {
+    adapters: Vec<String>,
+    providers: Vec<Provider>,
+}
+
+#[derive(Deserialize)]
+struct Provider {
+    provider: String,
+    adapter: String,
+    state: String,
+    capacity: u32,
+    runs: Vec<String>,
+    tunnel: Vec<Value>,
+    commands: Vec<Command>,
+}
+
+#[derive(Deserialize)]
+struct Command {
+    method: String,
+    path: String,
+    permitted: bool,
+}
+
+#[derive(Deserialize)]
+struct Transport {
+    calls: u64,
+    link: Option<NodesLink>,
+    providers: Vec<Connections>,
+}
+
+#[derive(Deserialize)]
+struct NodesLink {
+    sent_bytes: u64,
+    received_bytes: u64,
+    granted_bytes: u64,
+    credit_budget: u64,
+    late_frames: u64,
+}
+
+#[derive(Deserialize)]
+struct Connections {
+    provider: String,
+    open: u64,
+    idle: u64,
+}
+
+fn page(whole: &Whole) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<12}{}", shown(value));
+    };
+    line("node", &whole.node.node);
+    match &whole.node.link {
+        None => line("state", "offline"),
+        Some(link) => {
+            let state = if link.draining { "draining" } else { "linked" };
+            line("state", &format!("{state} since {}", link.since));
+            line("generation", &link.generation.to_string());
+            line("address", &link.address);
+            line("version", &format!("{} on {}", link.version, link.platform));
+            let rtt =
+                link.heartbeat_rtt_ms.map_or_else(String::new, |ms| format!(", rtt {ms:.1} ms"));
+            line("link", &format!("{} streams{rtt}", link.streams));
+        }
+    }
+    if let Some(Transport { calls, link: Some(link), .. }) = &whole.transport {
+        line("at work", &format!("{calls} calls"));
+        line("sent", &format!("{} bytes", link.sent_bytes));
+        line("received", &format!("{} bytes", link.received_bytes));
+        line("credit", &format!("{} of {} bytes granted", link.granted_bytes, link.credit_budget));
+        line("late", &format!("{} frames", link.late_frames));
+    }
+    if let Some(capabilities) = &whole.capabilities {
+        line("adapters", &capabilities.adapters.join(", "));
+        text.push('\n');
+        let rows: Vec<_> = capabilities
+            .providers
+            .iter()
+            .map(|provider| row(provider, whole.transport.as_ref()))
+            .collect();
+        let headings = [
+            "PROVIDER",
+            "ADAPTER",
+            "STATE",
+            "CAPACITY",
+            "RUNS",
+            "TUNNEL",
+            "CONNECTIONS",
+            "COMMANDS",
+        ];
+        text.push_str(&crate::table::table(headings, &rows));
+    }
+    text
+}
+
+fn row(provider: &Provider, transport: Option<&Transport>) -> [String; 8] {
+    let dash = || "-".to_owned();
+    let list = |names: Vec<String>| if names.is_empty() { dash() } else { names.join(", ") };
+    let connections = transport
+        .and_then(|transport| {
+            transport.providers.iter().find(|other| other.provider == provider.provider)
+        })
+        .map_or_else(dash, |found| format!("{} open, {} idle", found.open, found.idle));
+    let permitted = provider.commands.iter().filter(|command| command.permitted);
+    [
+        provider.provider.clone(),
+        provider.adapter.clone(),
+        provider.state.clone(),
+        provider.capacity.to_string(),
+        list(provider.runs.clone()),
+        match provider.tunnel.len() {
+            0 => dash(),
+            count => format!("{count} operations"),
+        },
+        connections,
+        list(permitted.map(|command| format!("{} {}", command.method, command.path)).collect()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_shows_what_is_known_and_nothing_of_a_node_that_is_away() {
+        let away = json!({ "node": { "node": "ws", "linked": false } });
+        let text = page(&serde_json::from_value(away).unwrap());
+        assert_eq!(text, "node        ws\nstate       offline\n");
+    }
+
+    #[test]
+    fn what_a_node_says_of_itself_is_printed_escaped() {
+        let whole = json!({
+            "node": { "node": "ws", "linked": true, "link": {
+                "generation": 3, "address": "127.0.0.1:9", "version": "1\u{1b}[2J", "platform": "os",
+                "since": "2026-01-31", "draining": false, "streams": 2,
+            } },
+            "capabilities": { "adapters": ["ollama"], "providers": [{
+                "provider": "o", "adapter": "ollama", "state": "ready", "capacity": 4,
+                "runs": ["chat"], "tunnel": [],
+                "commands": [
+                    { "method": "GET", "path": "/api/ps", "manages": false, "permitted": true },
+                    { "method": "POST", "path": "/api/pull", "manages": true, "permitted": false },
+                ],
+            }] },
+            "transport": { "calls": 1, "providers": [{ "provider": "o", "open": 2, "idle": 1 }] },
+        });
+        let text = page(&serde_json::from_value(whole).unwrap());
+        assert!(!text.contains('\u{1b}') && text.contains("\\u{1b}"), "{text}");
+        assert!(text.contains("GET /api/ps") && !text.contains("/api/pull"), "{text}");
+        assert!(text.contains("2 open, 1 idle"), "{text}");
+    }
+}
