@@ -18,6 +18,8 @@ mod server;
 mod settings;
 mod vllm;
 
+pub use iop_dialect::ollama::Forced;
+
 pub use self::build::{BuildError, Tools, build};
 pub use self::mock::ScriptError;
 pub use self::recognise::recognise;

@@ -1,16 +1,31 @@
 //! Ollama through its own API.
 //!
-//! Decided here: which targets there are and which are loaded ([`discovery`]).
+//! Runs go to `/api/chat`, `/api/generate` and `/api/embed`: only these can say how large a context
+//! is and how long a model stays loaded. What becomes of a request and of an answer is
+//! [`iop_dialect::ollama`]'s; here are the paths, the exchange, and the operator's forced options:
+//!
+//! ```text
+//!                     nothing is forced            context_size or keep_alive is
+//! /v1/chat/… and so   tunnel, every byte as it is  no tunnel: run, by the native path
+//! /api/chat and so    tunnel, every byte as it is  tunnel, the options spliced in
+//! ```
+//!
+//! So no request reaches the server by a path that cannot carry what is forced on it. The Edge
+//! chooses by the declared operations alone.
 
 mod commands;
 mod discovery;
+mod operations;
+mod run;
+mod tunnel;
 
 use bytes::Bytes;
+use iop_dialect::ollama::Forced;
 use iop_execution::{
     BoxFuture, CallError, Cancelled, Commands, Completion, Connections, DiscoverError, Discovery,
-    Outlet, Provider, StartError,
+    Outlet, Provider, StartError, Tunnel,
 };
-use iop_types::{AdapterType, Capabilities, ErrorCode, Event, Failure, RunRequest};
+use iop_types::{AdapterType, Capabilities, Event, RunRequest};
 
 use crate::build::{BuildError, Tools};
 use crate::server::Server;
@@ -20,6 +35,7 @@ use crate::settings::{ProviderSettings, Targets};
 pub(crate) struct Ollama {
     server: Server,
     targets: Targets,
+    forced: Forced,
     capabilities: Capabilities,
 }
 
@@ -28,7 +44,12 @@ impl Ollama {
         Ok(Self {
             server: Server::new(settings, tools)?,
             targets: settings.targets.clone(),
-            capabilities: Capabilities { implicit_latest: true, ..Capabilities::default() },
+            forced: settings.forced.clone(),
+            capabilities: Capabilities {
+                tunnel: operations::tunnel(!settings.forced.is_nothing()),
+                runs: operations::RUNS.to_vec(),
+                implicit_latest: true,
+            },
         })
     }
 }
@@ -64,12 +85,15 @@ impl Provider for Ollama {
 
     fn run<'a>(
         &'a self,
-        _request: RunRequest,
-        _input: Bytes,
-        _outlet: &'a mut dyn Outlet<Event>,
-        _cancelled: &'a mut Cancelled,
+        request: RunRequest,
+        input: Bytes,
+        outlet: &'a mut dyn Outlet<Event>,
+        cancelled: &'a mut Cancelled,
     ) -> BoxFuture<'a, Result<Completion, CallError>> {
-        let failure = Failure::new(ErrorCode::InvalidRequest, "runs are not offered");
-        Box::pin(std::future::ready(Err(CallError::Failed(failure))))
+        Box::pin(self.execute(request, input, outlet, cancelled))
+    }
+
+    fn tunnel(&self) -> Option<&dyn Tunnel> {
+        Some(self)
     }
 }

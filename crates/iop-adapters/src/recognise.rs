@@ -3,18 +3,26 @@
 use iop_types::AdapterType;
 
 use crate::build::Tools;
+use crate::ollama::Ollama;
 use crate::openai_compat::OpenaiCompat;
 use crate::settings::ProviderSettings;
 use crate::vllm::Engine;
 
 /// Asks what answers at an endpoint; `None` where nothing lists models there.
 ///
-/// vLLM and SGLang name themselves as the owner of what they list. Every other server with such a
-/// list is served by what all of them speak.
+/// Ollama greets by its name; others have its list of models, too. vLLM and SGLang name themselves as
+/// the owner of what they list. Every other server with such a list is served by what all of them
+/// speak.
 pub async fn recognise(endpoint: &str, tools: &Tools) -> Option<AdapterType> {
     let mut settings = ProviderSettings::new("".into(), AdapterType::OpenaiCompat);
     settings.endpoint = Some(endpoint.to_owned());
-    let models = OpenaiCompat::new(&settings, tools).ok()?.models().await.ok()?;
+    let ollama = Ollama::new(&settings, tools).ok()?;
+    let openai = OpenaiCompat::new(&settings, tools).ok()?;
+    let (greets, models) = futures_util::future::join(ollama.greets(), openai.models()).await;
+    if greets {
+        return Some(AdapterType::Ollama);
+    }
+    let models = models.ok()?;
     let mut owners = models.iter().filter_map(|model| model.owned_by.as_deref());
     Some(match owners.find_map(Engine::of_owner) {
         Some(Engine::Vllm | Engine::Sglang) => AdapterType::Vllm,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use iop_dialect::ollama::Forced;
 use iop_types::{AdapterType, Header, ProviderKey, Target};
 
 /// Everything that [`build`](crate::build) needs to know of one provider.
@@ -21,6 +22,8 @@ pub struct ProviderSettings {
     pub headers: Vec<Header>,
     /// The provider's API key, already resolved; sent as a bearer token.
     pub secret: Option<Secret>,
+    /// Options forced on every request of the Ollama adapter.
+    pub forced: Forced,
     /// Script of the mock adapter as JSON text; `None` plays the demonstration.
     pub script: Option<String>,
 }
@@ -35,6 +38,7 @@ impl ProviderSettings {
             targets: Targets::All,
             headers: Vec::new(),
             secret: None,
+            forced: Forced::default(),
             script: None,
         }
     }

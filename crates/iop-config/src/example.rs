@@ -26,12 +26,13 @@ nodes:
     # discover: true                # absent: exactly where `providers` is absent
     providers:
       ollama:
-        adapter: openai_compat      # mock | ollama | openai_compat | vllm
+        adapter: ollama             # mock | ollama | openai_compat | vllm
         endpoint: http://127.0.0.1:11434
         targets: ["*"]              # or a list of names
         max_concurrency: {ollama}          # absent: the adapter's, see the end of this file
         response_stall_timeout: {stall}
-        # Only for adapter ollama, both win over the request: context_size: 8192, keep_alive: 30m
+        context_size: 8192          # only for ollama; wins over the request; 0: the request's
+        keep_alive: 30m             # only for ollama; wins over the request; absent: the request's
         # Only for adapter ollama, lets `iop ollama` pull, copy and delete: manage_models: true
       lab:
         adapter: openai_compat

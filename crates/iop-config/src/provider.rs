@@ -17,8 +17,8 @@ use crate::{duration, schema};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Provider {
-    /// Dialect of the server. `vllm` is for vLLM and SGLang; `openai_compat` for any other server
-    /// with an OpenAI-compatible API.
+    /// Dialect of the server. `ollama` is for Ollama, `vllm` for vLLM and SGLang; `openai_compat` for
+    /// any other server with an OpenAI-compatible API.
     #[schemars(schema_with = "schema::adapter")]
     pub adapter: AdapterType,
     /// Base URL of the server, as the Node reaches it. Required for all adapters but `mock`.
@@ -33,11 +33,12 @@ pub struct Provider {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<NonZeroU32>,
     /// Context length in tokens that is forced on every request; wins over the request. Only for
-    /// `ollama`, which is to come; 0 or absent leaves the request's.
+    /// `ollama`; 0 or absent leaves the request's.
     #[serde(default)]
     pub context_size: u32,
-    /// How long the server keeps a model loaded, in its own words (`5m`, `-1`); wins over the
-    /// request. Only for `ollama`, which is to come; absent leaves the request's.
+    /// How long the server keeps a model loaded, in its own words: a duration like `5m`, or a number
+    /// of seconds, of which a negative one means for ever. Wins over the request. Only for `ollama`;
+    /// absent leaves the request's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
     /// How long the provider may be silent before a request ends with `response_stalled`: 1ms … 24h.
@@ -136,6 +137,26 @@ pub enum KeepAlive {
 }
 
 impl KeepAlive {
+    /// Says whether Ollama can read it: Go's durations are numbers with a unit each, or 0.
+    pub fn is_readable(&self) -> bool {
+        let Self::Text(text) = self else { return true };
+        let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+        let mut rest = unsigned;
+        while !rest.is_empty() {
+            let number = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            let fraction = rest[number..].strip_prefix('.').map_or(0, |tail| {
+                1 + tail.len() - tail.trim_start_matches(|c: char| c.is_ascii_digit()).len()
+            });
+            let (count, tail) = rest.split_at(number + fraction);
+            let unit = GO_UNITS.into_iter().find_map(|unit| tail.strip_prefix(unit));
+            match unit {
+                Some(tail) if count.bytes().any(|byte| byte.is_ascii_digit()) => rest = tail,
+                Some(_) | None => return unsigned == "0",
+            }
+        }
+        !unsigned.is_empty()
+    }
+
     /// Returns the value as JSON text.
     pub fn to_json(&self) -> String {
         match self {
@@ -144,6 +165,9 @@ impl KeepAlive {
         }
     }
 }
+
+/// Units of Go's durations; what begins with another comes before it.
+const GO_UNITS: [&str; 8] = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
 
 impl<'de> Deserialize<'de> for KeepAlive {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -224,6 +224,28 @@ fn a_key_without_effect_is_refused() {
     };
     assert!(mock("endpoint: http://h").contains("`mock` has no server"));
     assert!(mock("api_key: { node_secret: x }").contains("only for adapters with a server"));
+    for (keep_alive, is_readable) in [
+        ("5m", true),
+        ("1h30m", true),
+        ("-1", true),
+        ("0", true),
+        ("\"-1m\"", true),
+        ("1.5h", true),
+        ("500ms", true),
+        ("\"-1\"", false),
+        ("\"30\"", false),
+        ("\"\"", false),
+        ("forever", false),
+        ("5d", false),
+        (".s", false),
+    ] {
+        let ollama = "adapter: ollama, endpoint: \"http://h\"";
+        let text = format!(
+            "version: 1\nnodes: {{ a: {{ providers: {{ p: {{ {ollama}, keep_alive: {keep_alive} }} }} }} }}\n"
+        );
+        let is_refused = EdgeConfig::parse(&text, "edge.yaml").is_err();
+        assert_eq!(is_refused, !is_readable, "{keep_alive}");
+    }
     let text = said("version: 1\nnodes: { a: { providers: { p: { adapter: ollama } } } }\n");
     assert!(text.contains("`nodes.a.providers.p.endpoint`: is missing: `ollama` needs"), "{text}");
 }

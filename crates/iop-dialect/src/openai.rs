@@ -24,6 +24,7 @@ mod tool_calls;
 pub use answer_reader::{read_chat_answer, read_completion_answer};
 pub use answer_writer::AnswerWriter;
 pub use embeddings::{EmbeddingsRequest, EmbeddingsWriter, EncodingFormat, read_embeddings};
+pub(crate) use embeddings::{check_count, read_vector, vector_events};
 pub use error_body::{error_body, error_event, error_type};
 pub use head::{Answer, Head, TextKind};
 pub use models::{

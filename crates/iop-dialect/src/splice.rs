@@ -16,9 +16,9 @@ mod error;
 mod members;
 
 pub use error::BodyError;
-pub(crate) use members::{Member, read_body, type_name};
+pub(crate) use members::{Member, read_body, read_members, read_object, type_name};
 
-use members::{offset_in, read_object};
+use members::offset_in;
 
 /// What routing needs of a request body, and where it stands in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,12 +212,14 @@ fn read_bool(value: &str, key: &'static str) -> Result<bool, BodyError> {
     }
 }
 
-fn span(body: &[u8], value: &str) -> Range<usize> {
+/// Returns where a value stands, which must be a slice of the body.
+pub(crate) fn span(body: &[u8], value: &str) -> Range<usize> {
     let start = offset_in(body, value);
     start..start + value.len()
 }
 
-fn replace(body: &[u8], changes: &[(Range<usize>, String)]) -> Bytes {
+/// Copies the body around the replaced spans, which are in ascending order.
+pub(crate) fn replace(body: &[u8], changes: &[(Range<usize>, String)]) -> Bytes {
     let grown: usize = changes.iter().map(|(_, text)| text.len()).sum();
     let mut edited = Vec::with_capacity(body.len() + grown);
     let mut copied = 0;

@@ -1,5 +1,8 @@
 //! The one place where wire types meet the words: everything else of this crate speaks the latter.
 
+use std::num::NonZeroU32;
+
+use iop_adapters::Forced;
 use iop_net::link::{AnswerSender, RequestMessage};
 use iop_types::{
     CommandId, CommandRequest, EdgeBootId, Header, Refusal, RunRequest, SessionId, TunnelRequest,
@@ -72,6 +75,14 @@ pub(crate) fn headers(wire: &[v1::Header]) -> Vec<Header> {
     wire.iter()
         .map(|header| Header { name: header.name.clone(), value: header.value.clone() })
         .collect()
+}
+
+/// Reads the options that are forced on every request.
+pub(crate) fn forced(entry: &v1::ProviderConfig) -> Forced {
+    Forced {
+        num_ctx: NonZeroU32::new(entry.context_size),
+        keep_alive: (!entry.keep_alive.is_empty()).then(|| entry.keep_alive.clone()),
+    }
 }
 
 /// A value that cannot be carried is echoed by nobody; the request itself is refused for it.

@@ -344,6 +344,7 @@ impl Providers {
         settings.endpoint = (!entry.endpoint.is_empty()).then(|| entry.endpoint.clone());
         settings.targets = Targets::from_list(entry.targets.iter().map(String::as_str));
         settings.headers = bridge::headers(&entry.headers);
+        settings.forced = bridge::forced(entry);
         settings.script = (!entry.script.is_empty()).then(|| entry.script.clone());
         if !entry.node_secret.is_empty() {
             let name = &entry.node_secret;

@@ -1,5 +1,5 @@
 //! What tests of IOP stand on: a clock that is moved by hand, a provider that does what a script
-//! says, the real `iop` process, the kernel's own figures and a raw HTTP/1.1 client.
+//! says or what Ollama would do ([`ollama`]), the real `iop` process, the kernel's own figures and a raw HTTP/1.1 client.
 //!
 //! The parts observe from outside. A count that IOP reports is only believed when the scripted
 //! provider ([`provider`]) or the kernel ([`kernel`]) agrees, and nothing here shares code with what
@@ -16,6 +16,7 @@ pub mod clock;
 mod framing;
 pub mod http;
 pub mod kernel;
+pub mod ollama;
 pub mod process;
 pub mod provider;
 pub mod script;
@@ -25,6 +26,7 @@ pub mod vllm;
 use std::time::Duration;
 
 pub use clock::ManualClock;
+pub use ollama::ScriptedOllama;
 pub use process::IopProcess;
 pub use provider::ScriptedProvider;
 pub use script::Script;

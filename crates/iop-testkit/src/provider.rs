@@ -270,7 +270,7 @@ impl Shared {
         if let Some(script) = self.programmed(request, false) {
             return script;
         }
-        if request.is_model_list() {
+        if request.method == "GET" && request.path() == "/v1/models" {
             return answer::models(&self.state().models);
         }
         answer::usual(request)

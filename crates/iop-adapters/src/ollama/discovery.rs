@@ -16,6 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// An entry takes about 500 bytes, and nobody has ten thousand models.
 const MAX_LIST: usize = 8 << 20;
 
+const GREETING: &[u8] = b"Ollama is running";
+/// A page for people is longer, and no greeting.
+const MAX_GREETING: usize = 4 << 10;
+
 const TAGS: &str = "/api/tags";
 const PS: &str = "/api/ps";
 
@@ -36,6 +40,18 @@ impl Ollama {
         });
         loaded.retain(|target| targets.contains(target));
         Ok(Discovery { targets, loaded, queued: None })
+    }
+
+    /// Says whether it is Ollama that answers: no other server greets so.
+    pub(crate) async fn greets(&self) -> bool {
+        let asking = async {
+            let mut call = self.server.get("/");
+            let head = call.head().await.ok()?;
+            let body = call.body(MAX_GREETING).await.ok()?;
+            Some(head.status.is_success() && body.trim_ascii() == GREETING)
+        };
+        let answered = tokio::time::timeout(PATIENCE, asking).await;
+        answered.ok().flatten().unwrap_or(false)
     }
 
     /// A configured name without a tag means `:latest`, as everywhere in Ollama.

@@ -3,6 +3,7 @@
 mod cancel;
 mod discovery;
 mod mock;
+mod ollama;
 mod run;
 mod support;
 mod surroundings;

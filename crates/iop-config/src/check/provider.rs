@@ -6,7 +6,7 @@ use iop_types::AdapterType;
 
 use crate::headers;
 use crate::path::Path;
-use crate::provider::{ALL, KeepAlive, Provider};
+use crate::provider::{ALL, Provider};
 use crate::read::Findings;
 
 use super::{free_name, name};
@@ -21,8 +21,11 @@ pub(super) fn check(provider: &Provider, at: &Path, findings: &mut Findings) {
             "must be more than 0: write a duration, or remove the key for no bound",
         );
     }
-    if matches!(&provider.keep_alive, Some(KeepAlive::Text(text)) if text.trim().is_empty()) {
-        findings.add(at.key("keep_alive"), "is empty: write a duration like 5m, or remove the key");
+    if provider.keep_alive.as_ref().is_some_and(|keep_alive| !keep_alive.is_readable()) {
+        findings.add(
+            at.key("keep_alive"),
+            "is no duration that Ollama reads: write 5m, 1h30m or a number of seconds without quotes",
+        );
     }
     if let Some(key) = &provider.api_key {
         name(&key.node_secret, "secret", at.key("api_key").key("node_secret"), findings);

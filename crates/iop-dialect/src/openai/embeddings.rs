@@ -111,10 +111,7 @@ pub fn read_embeddings(
         return Err(ProviderError::from_member(error.get()).into_failure(None));
     }
     let data = received.data.unwrap_or_default();
-    if data.len() != inputs {
-        let vectors = data.len();
-        return Err(failure(format!("provider returned {vectors} vectors for {inputs} inputs")));
-    }
+    check_count(data.len(), inputs)?;
     let mut vectors = vec![None; inputs];
     for (position, item) in data.into_iter().enumerate() {
         let index = item.index.unwrap_or(position);
@@ -123,15 +120,30 @@ pub fn read_embeddings(
         })?;
         *place = Some(read_vector(index, item.embedding.get())?);
     }
-    let indexed = (0_u32..).zip(vectors.into_iter().flatten());
-    events.extend(indexed.map(|(choice, vector)| {
-        Event::new(EventKind::Delta { choice, part: Part::Embedding(vector) })
-    }));
+    events.extend(vector_events(vectors.into_iter().flatten()));
     let usage = received.usage.and_then(|usage| read_figures(usage.get().as_bytes()));
     Ok(Answer { finish: Vec::new(), usage })
 }
 
-fn read_vector(index: usize, raw: &str) -> Result<Vec<f32>, Failure> {
+/// Refuses an answer that has not exactly one vector for each input.
+pub(crate) fn check_count(vectors: usize, inputs: usize) -> Result<(), Failure> {
+    if vectors == inputs {
+        return Ok(());
+    }
+    Err(failure(format!("provider returned {vectors} vectors for {inputs} inputs")))
+}
+
+/// Makes the events of vectors that are in the order of their inputs.
+pub(crate) fn vector_events(
+    vectors: impl IntoIterator<Item = Vec<f32>>,
+) -> impl Iterator<Item = Event> {
+    (0_u32..).zip(vectors).map(|(choice, vector)| {
+        Event::new(EventKind::Delta { choice, part: Part::Embedding(vector) })
+    })
+}
+
+/// Reads a vector of numbers, or of little-endian f32 in base64.
+pub(crate) fn read_vector(index: usize, raw: &str) -> Result<Vec<f32>, Failure> {
     let vector: Vec<f32> = if raw.starts_with('"') {
         let text: String = serde_json::from_str(raw)
             .map_err(|error| failure(format!("provider's vector {index} is no text: {error}")))?;

@@ -57,8 +57,16 @@ pub(crate) fn read_body<const N: usize>(
     Ok(found)
 }
 
+/// Reads every member of an object, in order; the values are slices of the text.
+pub(crate) fn read_members(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, BodyError> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let members = deserializer.deserialize_map(Everything).map_err(|error| not_json(&error))?;
+    deserializer.end().map_err(|error| not_json(&error))?;
+    Ok(members)
+}
+
 /// Reads an object that is known to be an object.
-pub(super) fn read_object<const N: usize>(
+pub(crate) fn read_object<const N: usize>(
     text: &str,
     wanted: [Member; N],
 ) -> Result<[Option<&str>; N], BodyError> {
@@ -157,6 +165,25 @@ impl<const N: usize> Search<'_, N> {
             let found = key.to_owned();
             self.problem.get_or_insert(BodyError::LookAlike { key: member.label, found });
         }
+    }
+}
+
+/// Visits the members of one object and keeps all of them.
+struct Everything;
+
+impl<'b> Visitor<'b> for Everything {
+    type Value = Vec<(Cow<'b, str>, &'b str)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'b>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(key) = map.next_key_seed(KeySeed)? {
+            members.push((key, map.next_value::<&'b RawValue>()?.get()));
+        }
+        Ok(members)
     }
 }
 

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 /// All requests and connections of a scripted provider, in the order of their arrival.
 ///
-/// Requests for the model list are kept apart ([`model_lists`](Self::model_lists)): IOP asks for it
-/// whenever it likes, and a test that counts its own requests should not have to care.
+/// Requests for lists of models (`/v1/models`, `/api/tags`, `/api/ps`) are kept apart
+/// ([`model_lists`](Self::model_lists)): IOP asks for them whenever it likes, and a test that counts
+/// its own requests should not have to care.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// Requests other than for the model list.
+    /// Requests other than for lists of models.
     pub exchanges: Vec<Exchange>,
-    /// How many times the model list was asked for.
+    /// How many times a list of models was asked for.
     pub model_lists: usize,
     /// Connections, the closed ones too; [`Exchange::connection`] is an index into these.
     pub connections: Vec<Connection>,

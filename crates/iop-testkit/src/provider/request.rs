@@ -52,8 +52,9 @@ impl Request {
         last.and_then(|message| message["content"].as_str()).unwrap_or_default().to_owned()
     }
 
+    /// Whether IOP asks this by itself whenever it likes.
     pub(super) fn is_model_list(&self) -> bool {
-        self.method == "GET" && self.path() == "/v1/models"
+        self.method == "GET" && matches!(self.path(), "/v1/models" | "/api/tags" | "/api/ps")
     }
 
     /// Reads a head; `Ok(None)` means that it is not complete yet.

@@ -1,0 +1,166 @@
+//! Normalized runs: an OpenAI request by Ollama's own API, its lines as events.
+
+use bytes::Bytes;
+use iop_dialect::ollama::{
+    Ended, RequestError, StreamReader, chat_body, completion_body, embed_body, read_embed,
+};
+use iop_dialect::openai::TextKind;
+use iop_execution::{CallError, Cancelled, Completion, Outlet};
+use iop_net::http::{Frame, Head};
+use iop_types::{ErrorCode, Event, EventKind, Failure, RunKind, RunRequest};
+
+use super::{Ollama, operations};
+use crate::server::{Exchange, Redactor, content_type, unexpected};
+
+/// The largest answer that is not streamed: vectors of 2 048 inputs as numbers come near it.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// What is sent, and how its answer is read.
+struct Prepared {
+    path: &'static str,
+    body: Bytes,
+    reading: Reading,
+}
+
+enum Reading {
+    Text(TextKind),
+    Embeddings { inputs: usize },
+}
+
+impl Ollama {
+    pub(super) async fn execute(
+        &self,
+        request: RunRequest,
+        input: Bytes,
+        outlet: &mut dyn Outlet<Event>,
+        cancelled: &mut Cancelled,
+    ) -> Result<Completion, CallError> {
+        let prepared = self.prepare(&request, &input).map_err(CallError::Failed)?;
+        // Images make inputs large; the provider's body is all that is needed from here on.
+        drop(input);
+        let call = self.server.execute(prepared.path, prepared.body);
+        let mut exchange = Exchange::new(call, cancelled);
+        let head = exchange.head().await?;
+        if !head.status.is_success() {
+            return Err(self.refusal(exchange, &head, prepared.path).await);
+        }
+        let redactor = self.server.redactor();
+        if let Err(failure) = check_form(&head) {
+            return Err(exchange.give_up(redactor.redact(failure)).await);
+        }
+        exchange.emit(outlet, EventKind::Start.into()).await?;
+        let ended = match prepared.reading {
+            Reading::Text(kind) => read_stream(exchange, kind, outlet, redactor).await?,
+            Reading::Embeddings { inputs } => {
+                read_vectors(exchange, inputs, outlet, redactor).await?
+            }
+        };
+        log_timings(&request, &ended);
+        Ok(Completion { finish: ended.answer.finish, usage: ended.answer.usage })
+    }
+
+    /// Makes Ollama's body of the run's input.
+    fn prepare(&self, request: &RunRequest, input: &[u8]) -> Result<Prepared, Failure> {
+        let (target, forced) = (request.head.target.as_str(), &self.forced);
+        let Some(path) = operations::path_of(request.kind) else {
+            return Err(Failure::new(ErrorCode::InvalidRequest, "Ollama does not rerank"));
+        };
+        let made = match request.kind {
+            RunKind::Chat => {
+                chat_body(input, target, forced).map(|body| (body, Reading::Text(TextKind::Chat)))
+            }
+            RunKind::Completion => completion_body(input, target, forced)
+                .map(|body| (body, Reading::Text(TextKind::Completion))),
+            RunKind::Embedding | RunKind::Rerank => embed_body(input, target, forced)
+                .map(|body| (body.json, Reading::Embeddings { inputs: body.inputs })),
+        };
+        let (body, reading) = made.map_err(|error| invalid(&error))?;
+        Ok(Prepared { path, body, reading })
+    }
+
+    /// Reads why the server refused. A 404 without an error object is not about the model: such a
+    /// server has no such path.
+    async fn refusal(&self, exchange: Exchange<'_>, head: &Head, path: &str) -> CallError {
+        let knows_path = head.status.as_u16() != 404 || is_json(head);
+        match self.server.refusal(exchange, head).await {
+            CallError::Failed(failure) if !knows_path => {
+                let message = format!("the provider has no POST {path}: update Ollama");
+                CallError::Failed(Failure { message, ..failure })
+            }
+            error => error,
+        }
+    }
+}
+
+fn invalid(error: &RequestError) -> Failure {
+    Failure::new(ErrorCode::InvalidRequest, error.to_string())
+}
+
+/// Lines come as `application/x-ndjson`, vectors and the lines of some proxies as JSON.
+fn check_form(head: &Head) -> Result<(), Failure> {
+    match content_type(head)? {
+        essence if essence.eq_ignore_ascii_case(b"application/x-ndjson") => Ok(()),
+        essence if essence.eq_ignore_ascii_case(b"application/json") => Ok(()),
+        essence => Err(unexpected("content type", essence)),
+    }
+}
+
+fn is_json(head: &Head) -> bool {
+    content_type(head).is_ok_and(|essence| essence.eq_ignore_ascii_case(b"application/json"))
+}
+
+/// Translates a stream, line by line.
+async fn read_stream(
+    mut exchange: Exchange<'_>,
+    kind: TextKind,
+    outlet: &mut dyn Outlet<Event>,
+    redactor: &Redactor,
+) -> Result<Ended, CallError> {
+    let mut reader = StreamReader::new(kind);
+    let mut events = Vec::new();
+    while let Some(frame) = exchange.frame().await? {
+        let Frame::Data(data) = frame else { continue };
+        let read = reader.push(&data, &mut events);
+        for event in events.drain(..) {
+            exchange.emit(outlet, event).await?;
+        }
+        if let Err(failure) = read {
+            return Err(exchange.give_up(redactor.redact(failure)).await);
+        }
+    }
+    let ended = reader.finish(&mut events);
+    for event in events.drain(..) {
+        exchange.emit(outlet, event).await?;
+    }
+    ended.map_err(|failure| CallError::Failed(redactor.redact(failure)))
+}
+
+async fn read_vectors(
+    mut exchange: Exchange<'_>,
+    inputs: usize,
+    outlet: &mut dyn Outlet<Event>,
+    redactor: &Redactor,
+) -> Result<Ended, CallError> {
+    let body = exchange.body(MAX_ANSWER).await?;
+    let mut events = Vec::new();
+    let ended = read_embed(&body, inputs, &mut events)
+        .map_err(|failure| CallError::Failed(redactor.redact(failure)))?;
+    for event in events {
+        exchange.emit(outlet, event).await?;
+    }
+    Ok(ended)
+}
+
+/// A model that was loaded for this request is why it took long.
+fn log_timings(request: &RunRequest, ended: &Ended) {
+    let timings = ended.timings;
+    tracing::debug!(
+        run_id = %request.head.work.run_id,
+        target = %request.head.target,
+        total = ?timings.total(),
+        load = ?timings.load(),
+        prompt = ?timings.prompt(),
+        generation = ?timings.generation(),
+        "what the provider says of its time"
+    );
+}
