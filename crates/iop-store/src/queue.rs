@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::health::Health;
 
 /// Rows that wait or are being written at most: half a second of 15 000 requests a second, two rows
-/// each, or 10 s of 800 while another process holds the file. About 6 MB when full.
+/// each, or 10 s of 800 while another process holds the file. About 7 MB when full.
 pub(crate) const CAPACITY: usize = 16_384;
 /// How long a row waits for others to share its transaction.
 pub(crate) const LINGER: Duration = Duration::from_millis(50);
