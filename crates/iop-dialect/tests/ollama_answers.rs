@@ -5,6 +5,7 @@ use std::time::Duration;
 use iop_dialect::ollama::{Ended, StreamReader, read_embed};
 use iop_dialect::openai::TextKind;
 use iop_types::{ErrorCode, Event, EventKind, Failure, Finish, Part, Usage};
+use proptest::prelude::*;
 
 fn read(kind: TextKind, segments: &[&[u8]]) -> (Vec<Event>, Result<Ended, Failure>) {
     let mut reader = StreamReader::new(kind);
@@ -209,5 +210,45 @@ fn fc_067_a_vector_is_missing_for_no_input() {
         ("<html>", "provider's embeddings cannot be read: expected value at line 1 column 1"),
     ] {
         assert_eq!(embed(body, 2).unwrap_err().message, message);
+    }
+}
+
+/// Lines that answers are made of, good ones and others.
+const LINES: &[&str] = &[
+    r#"{"message":{"role":"assistant","content":"안녕 😀"},"done":false}"#,
+    r#"{"message":{"content":"","thinking":"t"},"done":false}"#,
+    r#"{"message":{"tool_calls":[{"function":{"name":"f","arguments":{"a":"\n}"}}}]}}"#,
+    r#"{"response":"r","logprobs":[{"token":"r","logprob":-1}]}"#,
+    r#"{"message":{"content":""},"done":true,"done_reason":"stop","prompt_eval_count":3}"#,
+    r#"{"done":true,"done_reason":"length","eval_count":2,"load_duration":1}"#,
+    r#"{"error":"out of memory"}"#,
+    "nonsense",
+    "",
+    " ",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_answer_reads_the_same_however_it_is_cut(
+        lines in prop::collection::vec(
+            (prop::sample::select(LINES), prop::sample::select(&["\n", "\r\n"][..])), 0..8),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+        end in any::<prop::sample::Index>(),
+        is_cut_off in any::<bool>(),
+        is_chat in any::<bool>(),
+    ) {
+        let kind = if is_chat { TextKind::Chat } else { TextKind::Completion };
+        let lines: String = lines.iter().map(|(line, end)| format!("{line}{end}")).collect();
+        let mut text = lines.into_bytes();
+        if is_cut_off {
+            text.truncate(end.index(text.len() + 1));
+        }
+        let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+        at.extend([0, text.len()]);
+        at.sort_unstable();
+        let segments: Vec<&[u8]> = at.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(read(kind, &segments), read(kind, &[&text]));
     }
 }

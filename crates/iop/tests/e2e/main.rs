@@ -18,6 +18,7 @@ mod extremes;
 mod faults;
 mod link;
 mod nodes;
+mod ollama;
 mod restart;
 mod shutdown;
 mod stress;
