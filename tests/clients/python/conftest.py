@@ -2,6 +2,8 @@
 
 IOP_TEST_URL         IOP in front of both providers
 IOP_TEST_NARROW_URL  IOP with `max_concurrency: 1` for both providers
+IOP_TEST_ENGINES_URL IOP whose providers are the adapters `ollama` and `vllm`, one request at a time
+IOP_TEST_OLLAMA_URL  the server with Ollama's API, without IOP
 IOP_TEST_SMOL_URL    the provider with the real model, without IOP
 IOP_TEST_MOCK_URL    the scripted provider, without IOP
 """
@@ -54,6 +56,18 @@ def mock(mock_url):
 def narrow():
     """A client of an IOP whose providers take one request at a time."""
     with client(variable("IOP_TEST_NARROW_URL")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def engines_url():
+    return variable("IOP_TEST_ENGINES_URL")
+
+
+@pytest.fixture
+def engines(engines_url):
+    """A client of an IOP in front of the real model by the adapters for engines."""
+    with client(engines_url) as made:
         yield made
 
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use iop_adapters::recognise;
 use iop_execution::{Body, CallError, DiscoverError, Discovery, ProbeOutcome, Provider};
 use iop_testkit::script::Script;
 use iop_testkit::vllm::{Engine, KEEP_ALIVE};
@@ -12,7 +13,7 @@ use iop_testkit::{ScriptedProvider, ScriptedVllm, answer};
 use iop_types::{AdapterType, ErrorCode, RunKind, Target, TunnelFrame};
 use serde_json::json;
 
-use crate::support::{CHAT, built, run, settings, tunnel, tunnel_request, tunnel_until};
+use crate::support::{CHAT, built, run, settings, tools, tunnel, tunnel_request, tunnel_until};
 
 fn adapter(server: &ScriptedProvider) -> Arc<dyn Provider> {
     let mut settings = settings(&server.endpoint());
@@ -44,6 +45,16 @@ async fn the_served_names_and_the_lora_adapters_are_targets_and_the_queue_is_a_h
         assert_eq!(found.queued, Some(7), "{engine:?}");
         server.without_metrics();
         assert_eq!(look(&server).await.unwrap().queued, None, "{engine:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_nobody_configured_is_recognised_also_when_it_greets_like_ollama() {
+    for engine in [Engine::Vllm, Engine::Sglang] {
+        let server = ScriptedVllm::start(engine, "m").await;
+        server.once("/", |_| answer::sized(200, "text/plain", "Ollama is running"));
+        assert_eq!(recognise(&server.endpoint(), &tools()).await, Some(AdapterType::Vllm));
+        assert_eq!(recognise(&server.endpoint(), &tools()).await, Some(AdapterType::Vllm));
     }
 }
 
