@@ -284,6 +284,16 @@ impl<R: Role> Link<R> {
         !self.outbox.is_empty() || self.farewell.is_some()
     }
 
+    /// Says whether the streams whose turn is next fill a batch by themselves: nothing is gained then
+    /// by waiting for more to send.
+    pub fn has_full_batch(&self) -> bool {
+        const LOOK: usize = 4;
+        let sendable = |key| {
+            self.streams.get(key).map_or(0, |stream| stream.out.queued().min(stream.out.credit()))
+        };
+        self.outbox.next_streams(LOOK).map(sendable).sum::<u64>() >= crate::outbox::MAX_BATCH as u64
+    }
+
     /// Says whether a signal waits.
     pub fn has_signal(&self) -> bool {
         !self.signals.is_empty()

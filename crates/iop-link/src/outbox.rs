@@ -113,6 +113,15 @@ impl Outbox {
         self.ready.pop_front();
     }
 
+    /// Yields up to `count` streams that have a head to send, then as many that have data.
+    pub(crate) fn next_streams(&self, count: usize) -> impl Iterator<Item = StreamKey> {
+        let heads = self.control.iter().filter_map(|frame| match frame {
+            Control::Head(key) => Some(*key),
+            Control::Link(_) | Control::Cancel(..) => None,
+        });
+        heads.take(count).chain(self.ready.iter().copied().take(count))
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -39,6 +39,10 @@ use crate::ollama::OllamaError;
 use crate::table::printable;
 use crate::up::UpError;
 
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let usual = cli.command.usual_log();

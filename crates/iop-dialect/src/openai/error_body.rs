@@ -88,6 +88,7 @@ mod tests {
                 ("credential_unavailable", "service_unavailable_error"),
                 ("response_stalled", "server_error"),
                 ("deadline_exceeded", "server_error"),
+                ("cancelled", "server_error"),
                 ("client_gone", "server_error"),
                 ("client_stalled", "server_error"),
                 ("interrupted", "server_error"),

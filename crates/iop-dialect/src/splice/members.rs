@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use memchr::{memchr_iter, memchr2};
+use memchr::{memchr2, memchr2_iter};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -50,8 +50,8 @@ pub(crate) fn read_body<const N: usize>(
     }
     let found = read_object(text, wanted)?;
     // Only bodies with many brackets can be deep, and counting them is nearly free.
-    let brackets = memchr_iter(b'{', body).count() + memchr_iter(b'[', body).count();
-    if brackets > MAX_DEPTH && depth(body) > MAX_DEPTH {
+    let has_many_brackets = memchr2_iter(b'{', b'[', body).nth(MAX_DEPTH).is_some();
+    if has_many_brackets && depth(body) > MAX_DEPTH {
         return Err(BodyError::TooDeep { limit: MAX_DEPTH });
     }
     Ok(found)

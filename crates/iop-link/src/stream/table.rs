@@ -50,6 +50,10 @@ impl<S> Streams<S> {
         self.by_id.get(&id).map(|slot| StreamKey { slot: *slot, id })
     }
 
+    pub(crate) fn get(&self, key: StreamKey) -> Option<&S> {
+        self.slots.get(key.slot).filter(|slot| slot.id == key.id).map(|slot| &slot.stream)
+    }
+
     pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut S> {
         self.slots.get_mut(key.slot).filter(|slot| slot.id == key.id).map(|slot| &mut slot.stream)
     }

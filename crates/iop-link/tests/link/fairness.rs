@@ -54,6 +54,24 @@ fn urgent_frames_precede_control_frames_precede_streams() {
 }
 
 #[test]
+fn only_what_fills_a_batch_and_has_credit_is_a_full_batch() {
+    let mut pair = Pair::up(Line::LOCAL);
+    let small = pair.open(run());
+    pair.edge.link.queue_body(small, vec![b'x'; 1000].into(), true);
+    assert!(!pair.edge.link.has_full_batch());
+    let large = pair.open(run());
+    pair.edge.link.queue_body(large, vec![b'x'; MAX_BATCH].into(), true);
+    assert!(pair.edge.link.has_full_batch(), "behind a head that is not sent yet");
+    pair.settle();
+    assert!(!pair.edge.link.has_full_batch());
+    // A body as long as its credit leaves the rest waiting.
+    let long = pair.open(run());
+    pair.edge.link.queue_body(long, vec![b'x'; 1_000_000].into(), true);
+    pair.settle();
+    assert!(!pair.edge.link.has_full_batch(), "without credit nothing can be sent");
+}
+
+#[test]
 fn a_batch_holds_32_kib_at_most() {
     let (mut pair, there) = backlogged(3);
     for key in &there {

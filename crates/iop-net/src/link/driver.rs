@@ -3,7 +3,8 @@
 //! Each turn reads once, writes all that is queued in batches, and looks at the clock. What was queued
 //! while the driver slept is not written at once: the driver first gives way to every task that is
 //! ready, so that their frames leave in the same write. A write costs a system call and a wake-up of
-//! the peer; under many short requests nearly every frame would pay for its own.
+//! the peer; under many short requests nearly every frame would pay for its own. Bulk data, which fills
+//! a batch by itself, goes at once, while it is in the cache.
 //!
 //! A timer that has run out is judged only when nothing that had arrived is unread: an answer that lies in the socket
 //! while the process was not running must count.
@@ -98,16 +99,16 @@ impl<R: Role> Driver<R> {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<R::Output> {
         loop {
-            let deadline = {
+            let (deadline, is_full) = {
                 let mut inner = self.shared.lock();
                 inner.driver_runs(cx);
                 if let Some(output) = inner.link.poll_output() {
                     return Poll::Ready(output);
                 }
-                inner.link.poll_timeout()
+                (inner.link.poll_timeout(), inner.link.has_full_batch())
             };
             let read = self.poll_read(cx).is_ready();
-            let may_write = self.gathered || self.written < self.batch.len();
+            let may_write = self.gathered || is_full || self.written < self.batch.len();
             let wrote = may_write && self.poll_write(cx).is_ready();
             let judged = self.poll_timer(cx, deadline, read);
             if !(read || wrote || judged || self.shared.lock().link.has_output()) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use iop_link::edge::{self, Edge};
 use iop_link::node::{self, Node};
-use iop_link::{Link, RequestMessage};
+use iop_link::{Answer, Link, RequestMessage, StreamKey};
 use iop_types::{CloseReason, EdgeBootId, Generation};
 use iop_wire::{PROTOCOL_VERSION, v1};
 use tokio::io::ReadBuf;
@@ -160,9 +160,32 @@ impl Fixture {
         }
     }
 
+    /// Opens streams at the Edge and returns the Node's keys of them.
+    async fn requests(&mut self, count: usize) -> Vec<StreamKey> {
+        for _ in 0..count {
+            self.edge.open(RequestMessage::Run(v1::RunRequest::default())).unwrap();
+        }
+        self.carry_to_node(true);
+        let mut keys = Vec::new();
+        while let Some(output) = self.news().await {
+            let node::Output::Request(key, _) = output else { panic!("{output:?}") };
+            keys.push(key);
+        }
+        assert_eq!(keys.len(), count);
+        keys
+    }
+
     fn close_reason(&self) -> Option<CloseReason> {
         self.driver.shared.lock().link.close_reason()
     }
+}
+
+fn token() -> Answer {
+    Answer::Event(v1::RunEvent {
+        payload: Bytes::from_static(b"token"),
+        kind: Some(v1::run_event::Kind::Text(v1::TextDelta {})),
+        ..v1::RunEvent::default()
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,25 +231,38 @@ async fn a_writer_that_is_blocked_is_caught_by_the_heartbeat() {
 #[tokio::test(start_paused = true)]
 async fn everything_that_is_queued_leaves_in_one_write() {
     let mut fixture = Fixture::up().await;
-    let mut keys = Vec::new();
-    for _ in 0..50 {
-        fixture.edge.open(RequestMessage::Run(v1::RunRequest::default())).unwrap();
-    }
-    fixture.carry_to_node(true);
-    while let Some(output) = fixture.news().await {
-        let node::Output::Request(key, _) = output else { panic!("{output:?}") };
-        keys.push(key);
-    }
+    let keys = fixture.requests(50).await;
     let before = fixture.wire.with(|state| state.writes);
     for key in &keys {
-        let text = v1::RunEvent {
-            payload: Bytes::from_static(b"token"),
-            kind: Some(v1::run_event::Kind::Text(v1::TextDelta {})),
-            ..v1::RunEvent::default()
-        };
-        let answer = iop_link::Answer::Event(text);
-        fixture.driver.shared.with(|link| link.send(*key, answer)).unwrap();
+        fixture.driver.shared.with(|link| link.send(*key, token())).unwrap();
     }
     assert!(fixture.news().await.is_none());
     assert_eq!(fixture.wire.with(|state| state.writes) - before, 1);
+}
+
+/// Sends a token on the first stream, then lets a new task do so on the next.
+fn send_in_turn(shared: Arc<Shared<Node>>, mut keys: Vec<StreamKey>) {
+    let Some(key) = keys.pop() else { return };
+    tokio::spawn(async move {
+        shared.with(|link| link.send(key, token())).unwrap();
+        send_in_turn(shared, keys);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_that_become_ready_after_the_first_frame_join_its_write() {
+    let mut fixture = Fixture::up().await;
+    let keys = fixture.requests(50).await;
+    let Fixture { mut driver, wire, .. } = fixture;
+    let writes = || wire.with(|state| state.writes);
+    let before = writes();
+    let shared = Arc::clone(&driver.shared);
+    let driving = tokio::spawn(async move { driver.next().await });
+    send_in_turn(shared, keys);
+    while writes() == before {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(wire.with(|state| state.written.windows(5).filter(|at| at == b"token").count()), 50);
+    assert_eq!(writes() - before, 1);
+    driving.abort();
 }
