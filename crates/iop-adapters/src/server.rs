@@ -9,6 +9,7 @@ mod exchange;
 mod failure;
 mod headers;
 mod relay;
+mod translate;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub(crate) use self::exchange::Exchange;
 pub(crate) use self::failure::{Redactor, failure_of};
 pub use self::headers::MalformedHeader;
 pub(crate) use self::relay::{relay, relayed};
+pub(crate) use self::translate::{Reader, read_stream, read_whole};
 
 use self::failure::refused;
 use self::headers::Injected;

@@ -4,7 +4,8 @@
 //! Decided here: where an SSE event begins and ends ([`sse`]), which bytes of a stream show that a
 //! provider is getting on, which members of a request body are read or replaced while the rest stays
 //! as it came ([`splice`]), what a provider says about usage without parsing every chunk
-//! ([`usage`]), and how OpenAI objects become [`iop_types::Event`]s and back ([`openai`]).
+//! ([`usage`]), how OpenAI objects become [`iop_types::Event`]s and back ([`openai`]), and how they
+//! become Ollama's bodies and its lines events ([`ollama`]).
 //!
 //! Not decided here: HTTP, status codes beyond the one table of [`iop_types::ErrorCode`], what is
 //! done with a failure, and time. Ids and the time of creation are arguments.

@@ -33,7 +33,7 @@ impl Ollama {
         };
         let mut targets = tags?;
         targets.retain(|target| self.serves(target));
-        // Versions before 0.1.33 have no such list; what is loaded only makes a choice better.
+        // Old versions have no such list; what is loaded only makes a choice better.
         let mut loaded = loaded.unwrap_or_else(|reason| {
             tracing::debug!(%reason, "the server does not tell which models it holds");
             Vec::new()

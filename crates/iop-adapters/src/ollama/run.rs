@@ -6,14 +6,11 @@ use iop_dialect::ollama::{
 };
 use iop_dialect::openai::TextKind;
 use iop_execution::{CallError, Cancelled, Completion, Outlet};
-use iop_net::http::{Frame, Head};
+use iop_net::http::Head;
 use iop_types::{ErrorCode, Event, EventKind, Failure, RunKind, RunRequest};
 
 use super::{Ollama, operations};
-use crate::server::{Exchange, Redactor, content_type, unexpected};
-
-/// The largest answer that is not streamed: vectors of 2 048 inputs as numbers come near it.
-const MAX_ANSWER: usize = 64 << 20;
+use crate::server::{Exchange, Reader, content_type, read_stream, read_whole, unexpected};
 
 /// What is sent, and how its answer is read.
 struct Prepared {
@@ -50,9 +47,12 @@ impl Ollama {
         }
         exchange.emit(outlet, EventKind::Start.into()).await?;
         let ended = match prepared.reading {
-            Reading::Text(kind) => read_stream(exchange, kind, outlet, redactor).await?,
+            Reading::Text(kind) => {
+                read_stream(exchange, StreamReader::new(kind), outlet, redactor).await?
+            }
             Reading::Embeddings { inputs } => {
-                read_vectors(exchange, inputs, outlet, redactor).await?
+                let read = |body: &[u8], events: &mut Vec<Event>| read_embed(body, inputs, events);
+                read_whole(exchange, read, outlet, redactor).await?
             }
         };
         log_timings(&request, &ended);
@@ -109,46 +109,16 @@ fn is_json(head: &Head) -> bool {
     content_type(head).is_ok_and(|essence| essence.eq_ignore_ascii_case(b"application/json"))
 }
 
-/// Translates a stream, line by line.
-async fn read_stream(
-    mut exchange: Exchange<'_>,
-    kind: TextKind,
-    outlet: &mut dyn Outlet<Event>,
-    redactor: &Redactor,
-) -> Result<Ended, CallError> {
-    let mut reader = StreamReader::new(kind);
-    let mut events = Vec::new();
-    while let Some(frame) = exchange.frame().await? {
-        let Frame::Data(data) = frame else { continue };
-        let read = reader.push(&data, &mut events);
-        for event in events.drain(..) {
-            exchange.emit(outlet, event).await?;
-        }
-        if let Err(failure) = read {
-            return Err(exchange.give_up(redactor.redact(failure)).await);
-        }
-    }
-    let ended = reader.finish(&mut events);
-    for event in events.drain(..) {
-        exchange.emit(outlet, event).await?;
-    }
-    ended.map_err(|failure| CallError::Failed(redactor.redact(failure)))
-}
+impl Reader for StreamReader {
+    type Ended = Ended;
 
-async fn read_vectors(
-    mut exchange: Exchange<'_>,
-    inputs: usize,
-    outlet: &mut dyn Outlet<Event>,
-    redactor: &Redactor,
-) -> Result<Ended, CallError> {
-    let body = exchange.body(MAX_ANSWER).await?;
-    let mut events = Vec::new();
-    let ended = read_embed(&body, inputs, &mut events)
-        .map_err(|failure| CallError::Failed(redactor.redact(failure)))?;
-    for event in events {
-        exchange.emit(outlet, event).await?;
+    fn push(&mut self, segment: &[u8], events: &mut Vec<Event>) -> Result<(), Failure> {
+        self.push(segment, events)
     }
-    Ok(ended)
+
+    fn finish(self, events: &mut Vec<Event>) -> Result<Ended, Failure> {
+        self.finish(events)
+    }
 }
 
 /// A model that was loaded for this request is why it took long.

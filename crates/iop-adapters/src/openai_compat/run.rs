@@ -8,15 +8,12 @@ use iop_dialect::openai::{
 use iop_dialect::splice::{BodyError, Edit, Routing};
 use iop_dialect::sse::is_event_stream;
 use iop_execution::{CallError, Cancelled, Completion, Outlet};
-use iop_net::http::{Frame, Head};
+use iop_net::http::Head;
 use iop_types::{ErrorCode, Event, EventKind, Failure, RunKind, RunRequest};
 
 use super::OpenaiCompat;
 use super::operations::path_of;
-use crate::server::{Exchange, Redactor, content_type, unexpected};
-
-/// The largest answer that is not streamed: vectors of 2 048 inputs as numbers come near it.
-const MAX_ANSWER: usize = 64 << 20;
+use crate::server::{Exchange, Reader, content_type, read_stream, read_whole, unexpected};
 
 /// How the answer of a run is read.
 enum Reading {
@@ -43,11 +40,12 @@ impl OpenaiCompat {
         let answer = match (form_of(&head), reading) {
             (Ok(Form::Stream), Reading::Text(kind)) => {
                 exchange.emit(outlet, EventKind::Start.into()).await?;
-                read_stream(exchange, kind, outlet, redactor).await?
+                read_stream(exchange, StreamReader::new(kind), outlet, redactor).await?
             }
             (Ok(Form::Json), reading) => {
                 exchange.emit(outlet, EventKind::Start.into()).await?;
-                read_whole(exchange, &reading, outlet, redactor).await?
+                let read = |body: &[u8], events: &mut Vec<Event>| reading.whole(body, events);
+                read_whole(exchange, read, outlet, redactor).await?
             }
             (Ok(Form::Stream), Reading::Embeddings { .. }) => {
                 let failure = unexpected("content type", b"text/event-stream");
@@ -98,48 +96,25 @@ fn form_of(head: &Head) -> Result<Form, Failure> {
     }
 }
 
-/// Translates a stream, event by event.
-async fn read_stream(
-    mut exchange: Exchange<'_>,
-    kind: TextKind,
-    outlet: &mut dyn Outlet<Event>,
-    redactor: &Redactor,
-) -> Result<Answer, CallError> {
-    let mut reader = StreamReader::new(kind);
-    let mut events = Vec::new();
-    while let Some(frame) = exchange.frame().await? {
-        let Frame::Data(data) = frame else { continue };
-        let read = reader.push(&data, &mut events);
-        for event in events.drain(..) {
-            exchange.emit(outlet, event).await?;
-        }
-        if let Err(failure) = read {
-            return Err(exchange.give_up(redactor.redact(failure)).await);
-        }
+impl Reader for StreamReader {
+    type Ended = Answer;
+
+    fn push(&mut self, segment: &[u8], events: &mut Vec<Event>) -> Result<(), Failure> {
+        self.push(segment, events)
     }
-    let answer = reader.finish(&mut events);
-    for event in events.drain(..) {
-        exchange.emit(outlet, event).await?;
+
+    fn finish(self, events: &mut Vec<Event>) -> Result<Answer, Failure> {
+        self.finish(events)
     }
-    answer.map_err(|failure| CallError::Failed(redactor.redact(failure)))
 }
 
-/// Translates an answer that came in one piece, also where a stream was asked for.
-async fn read_whole(
-    mut exchange: Exchange<'_>,
-    reading: &Reading,
-    outlet: &mut dyn Outlet<Event>,
-    redactor: &Redactor,
-) -> Result<Answer, CallError> {
-    let body = exchange.body(MAX_ANSWER).await?;
-    let mut events = Vec::new();
-    let answer = match reading {
-        Reading::Text(TextKind::Chat) => read_chat_answer(&body, &mut events),
-        Reading::Text(TextKind::Completion) => read_completion_answer(&body, &mut events),
-        Reading::Embeddings { inputs } => read_embeddings(&body, *inputs, &mut events),
-    };
-    for event in events {
-        exchange.emit(outlet, event).await?;
+impl Reading {
+    /// Reads an answer that came in one piece.
+    fn whole(&self, body: &[u8], events: &mut Vec<Event>) -> Result<Answer, Failure> {
+        match self {
+            Self::Text(TextKind::Chat) => read_chat_answer(body, events),
+            Self::Text(TextKind::Completion) => read_completion_answer(body, events),
+            Self::Embeddings { inputs } => read_embeddings(body, *inputs, events),
+        }
     }
-    answer.map_err(|failure| CallError::Failed(redactor.redact(failure)))
 }
