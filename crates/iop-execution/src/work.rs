@@ -226,6 +226,22 @@ mod tests {
     }
 
     #[test]
+    fn commands_have_a_table_of_their_own() {
+        let (work, commands) = (Work::new(), Work::new());
+        let id = |number| iop_types::CommandId::from_slice(&[number; 16]).unwrap();
+        let (_call, call) = work.enter(key(1, 1), Generation(1)).unwrap();
+        let (entry, command) = commands.enter(id(1), Generation(1)).unwrap();
+        let (_other, other) = commands.enter(id(2), Generation(2)).unwrap();
+        assert_eq!(commands.enter(id(1), Generation(2)).err(), Some(Refusal::Duplicate));
+        work.cancel_all();
+        assert!(call.is_cancelled() && !command.is_cancelled());
+        commands.cancel_generation(Generation(1));
+        assert!(command.is_cancelled() && !other.is_cancelled());
+        drop(entry);
+        assert!(commands.enter(id(1), Generation(2)).is_ok());
+    }
+
+    #[test]
     fn a_drained_table_takes_nothing_new_and_is_idle_after_its_last_call() {
         let work = Work::new();
         let (entry, cancelled) = work.enter(key(1, 1), Generation(1)).unwrap();

@@ -221,3 +221,62 @@ async fn look(node: &Shared, provider: Bound, returned: &Returned<()>) {
 fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use iop_execution::Fenced;
+
+    use super::*;
+
+    /// Takes everything.
+    struct Sink;
+
+    impl Outlet<CommandFrame> for Sink {
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Fenced>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn put(&mut self, _: CommandFrame) -> Result<(), Fenced> {
+            Ok(())
+        }
+    }
+
+    const TIME: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_whole_of_a_command_is_bounded_whatever_comes() {
+        let mut emission = Emission::new(Sink, now as Clock);
+        let fence = emission.fence();
+        let began = now();
+        let over = patience_over(Patience::Whole(TIME), began, &fence);
+        let putting = async {
+            loop {
+                tokio::time::sleep(TIME / 3).await;
+                emission.put(CommandFrame::Part(Bytes::from_static(b"x"))).unwrap();
+            }
+        };
+        tokio::select! {
+            () = over => {}
+            () = putting => {}
+        }
+        assert_eq!(now() - began, TIME);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_bound_runs_from_the_last_part() {
+        let mut emission = Emission::new(Sink, now as Clock);
+        let fence = emission.fence();
+        let began = now();
+        let over = patience_over(Patience::Idle(TIME), began, &fence);
+        let putting = async {
+            for _ in 0..10 {
+                tokio::time::sleep(TIME / 3).await;
+                emission.put(CommandFrame::Part(Bytes::from_static(b"x"))).unwrap();
+            }
+        };
+        tokio::join!(over, putting);
+        assert_eq!(now() - began, TIME / 3 * 10 + TIME);
+    }
+}

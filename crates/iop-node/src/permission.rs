@@ -35,7 +35,8 @@ impl Permissions {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         match (entries.get(provider), self.own) {
             (Some(false), _) => Err(format!(
-                "set `manage_models: true` at provider `{provider}` in the edge's file"
+                "set `manage_models: true` at provider `{provider}` in the edge's file, or start \
+                 `iop up` with --manage-models"
             )),
             (Some(true) | None, ManageModels::Nowhere) => {
                 Err("set `manage_models: true` in the file of this node, which its owner keeps"

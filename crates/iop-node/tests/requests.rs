@@ -1,5 +1,6 @@
 //! What a Node does with requests, watched from both sides: a scripted Edge and a scripted provider.
 
+mod commands;
 mod support;
 
 use std::time::Duration;

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use iop_types::{
-    AdapterType, Attempt, Capabilities, ErrorCode, Event, EventKind, Failure, Finish, Header,
-    Operation, Part, ProviderKey, ProviderRevision, ProviderState, ProviderStatus, Refusal,
-    RequestHead, Requeue, ResponseHead, RunId, RunKind, RunRequest, SessionId, StallTimeout,
-    Target, TunnelFrame, TunnelId, TunnelRequest, Usage, WorkKey,
+    AdapterType, ApiCall, Attempt, Capabilities, Command, CommandFrame, CommandId, CommandRequest,
+    ErrorCode, Event, EventKind, Failure, Finish, Header, Operation, Part, ProviderKey,
+    ProviderRevision, ProviderState, ProviderStatus, Refusal, RequestHead, Requeue, ResponseHead,
+    RunId, RunKind, RunRequest, SessionId, StallTimeout, Target, TunnelFrame, TunnelId,
+    TunnelRequest, Usage, WorkKey,
 };
-use iop_wire::answer::{JoinError, run_event, run_refusal, tunnel_frame, tunnel_refusal};
+use iop_wire::answer::{
+    JoinError, command_frame, command_refusal, run_event, run_refusal, tunnel_frame, tunnel_refusal,
+};
 use iop_wire::v1::{self, run_event::Kind};
-use iop_wire::{EventJoiner, RunAnswer, TunnelAnswer};
+use iop_wire::{CommandAnswer, EventJoiner, RunAnswer, TunnelAnswer};
 use proptest::prelude::*;
 
 fn head() -> RequestHead {
@@ -217,6 +220,7 @@ fn refusals_are_flagged_and_only_three_of_them_are_queued_again() {
         (Refusal::Unsupported { what: "w".into() }, None),
         (Refusal::CapacityExceeded { capacity: 2 }, Some(Requeue::CapacityExceeded)),
         (Refusal::Draining, Some(Requeue::Draining)),
+        (Refusal::NotPermitted { what: "w".into(), remedy: "r".into() }, None),
     ];
     for (refusal, requeue) in refusals {
         assert_eq!(refusal.requeue(), requeue, "both ends agree");
@@ -229,6 +233,9 @@ fn refusals_are_flagged_and_only_three_of_them_are_queued_again() {
         else {
             panic!("{refusal} arrived as a frame")
         };
+        let id = CommandId::from_slice(&[7; 16]).unwrap();
+        let command = CommandAnswer::try_from(command_refusal(id, &refusal, None));
+        assert_eq!(command, Ok(CommandAnswer::Refused(run.clone())));
         assert_eq!(run, tunnel);
         assert_eq!((run.requeue(), run.message), (requeue, refusal.to_string()));
     }
@@ -254,6 +261,11 @@ fn unknown_values_are_never_success() {
     assert_eq!(Failure::from(failure).code, ErrorCode::ProviderError);
     assert!(RunAnswer::try_from(v1::RunEvent::default()).is_err());
     assert!(TunnelAnswer::try_from(v1::ProviderTunnelFrame::default()).is_err());
+    assert!(CommandAnswer::try_from(v1::NodeCommandResponse::default()).is_err());
+    let nothing = v1::CommandError { error: None };
+    let nothing = Some(v1::node_command_response::Kind::Error(nothing));
+    let nothing = v1::NodeCommandResponse { kind: nothing, ..v1::NodeCommandResponse::default() };
+    assert!(nothing.is_terminal() && CommandAnswer::try_from(nothing).is_err());
     let empty = v1::RunEvent {
         kind: Some(Kind::Error(v1::RunError { error: None })),
         ..v1::RunEvent::default()
@@ -389,5 +401,71 @@ proptest! {
             prop_assert_eq!(joiner.push(front), Ok(None));
         }
         prop_assert_eq!(joiner.push(rest), Ok(Some(whole)));
+    }
+}
+
+fn commands() -> [Command; 3] {
+    let call = ApiCall {
+        provider: ProviderKey::from("ollama"),
+        operation: Operation { method: "POST".into(), path: "/api/show".into() },
+        body: Bytes::from_static(b"{}"),
+    };
+    [Command::Capabilities, Command::TransportStatus, Command::OllamaApi(call)]
+}
+
+#[test]
+fn commands_cross_the_wire_unchanged() {
+    let id = CommandId::from_slice(&[7; 16]).unwrap();
+    for session_id in [None, SessionId::new("s").ok()] {
+        for command in commands() {
+            let request = CommandRequest { id, session_id: session_id.clone(), command };
+            let wire = v1::NodeCommandRequest::from(request.clone());
+            assert_eq!(CommandRequest::try_from(wire), Ok(request));
+        }
+    }
+}
+
+/// Makes one field wrong.
+type Spoil = fn(&mut v1::NodeCommandRequest);
+
+#[test]
+fn a_malformed_command_is_refused_by_field() {
+    let [_, _, call] = commands();
+    let id = CommandId::from_slice(&[7; 16]).unwrap();
+    let good = v1::NodeCommandRequest::from(CommandRequest { id, session_id: None, command: call });
+    let cases: [(&str, Spoil); 6] = [
+        ("command_id", |request| request.command_id = Bytes::from_static(b"short")),
+        ("session_id", |request| request.session_id = "x".repeat(129)),
+        ("kind", |request| request.kind = 0),
+        ("kind", |request| request.kind = 99),
+        ("adapter", |request| request.adapter.clear()),
+        ("body", |request| request.body = vec![b'x'; 16 * 1024 + 1].into()),
+    ];
+    for (field, spoil) in cases {
+        let mut request = good.clone();
+        spoil(&mut request);
+        let refused = CommandRequest::try_from(request);
+        assert!(
+            matches!(refused, Err(Refusal::Malformed { field: f, .. }) if f == field),
+            "{field}"
+        );
+    }
+}
+
+#[test]
+fn answers_to_commands_cross_the_wire_with_their_id_and_echo_the_session_last() {
+    let id = CommandId::from_slice(&[7; 16]).unwrap();
+    let session = SessionId::new("s").ok();
+    for frame in [
+        CommandFrame::Part(Bytes::from_static(b"{}")),
+        CommandFrame::End,
+        CommandFrame::Error(Failure::new(ErrorCode::Truncated, "cut")),
+        CommandFrame::Cancelled,
+    ] {
+        let wire = command_frame(id, frame.clone(), session.as_ref());
+        assert_eq!(wire.command_id, id.as_bytes()[..]);
+        assert_eq!(wire.session_id, if frame.is_terminal() { "s" } else { "" });
+        assert_eq!(wire.is_terminal(), frame.is_terminal());
+        assert_eq!(CommandAnswer::try_from(wire), Ok(CommandAnswer::Frame(frame)));
     }
 }

@@ -1,6 +1,7 @@
 //! Adapters as a Node calls them, against a provider that is watched from outside.
 
 mod cancel;
+mod commands;
 mod discovery;
 mod mock;
 mod ollama;

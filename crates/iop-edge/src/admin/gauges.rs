@@ -134,6 +134,9 @@ fn links(core: &Core) -> Vec<Gauge> {
         family("link_streams", "Streams open on the link", false, &|link| {
             Some(f64::from(link.stats.streams))
         }),
+        family("link_commands", "Commands under way on the link", false, &|link| {
+            Some(f64::from(link.stats.commands))
+        }),
         family(
             "link_granted_bytes",
             "Payload bytes that the node may still send",

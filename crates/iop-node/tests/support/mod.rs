@@ -10,12 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use iop_net::egress::Egress;
 use iop_net::link::{
-    Answer, EdgeHost, EdgeLink, EdgeStream, LinkServer, LinkServerConfig, RequestMessage,
+    Answer, EdgeCommand, EdgeHost, EdgeLink, EdgeStream, LinkServer, LinkServerConfig,
+    RequestMessage,
 };
 use iop_net::net::TokioNet;
 use iop_node::{LocalServer, Node, Secrets, Settings};
-use iop_types::{CloseReason, EdgeBootId, Generation, InstanceId, NodeId, RunId};
-use iop_wire::v1;
+use iop_types::{
+    CloseReason, Command, CommandFrame, CommandId, CommandRequest, EdgeBootId, Generation,
+    InstanceId, NodeId, Patience, RunId,
+};
+use iop_wire::{CommandAnswer, v1};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -153,6 +157,35 @@ impl Rig {
         let mut stream = link.open(message).unwrap();
         stream.queue_body(Bytes::copy_from_slice(body.as_bytes()), true);
         stream
+    }
+}
+
+impl Rig {
+    /// Sends a command on the newest link.
+    pub(crate) fn command(&self, command: Command) -> EdgeCommand {
+        let link = self.edge.links.lock().unwrap().last().expect("a node has linked").clone();
+        let id = CommandId::from_uuid(Uuid::new_v4());
+        let patience = Patience::Whole(BOUND);
+        link.command(CommandRequest { id, session_id: None, command }, patience).unwrap()
+    }
+
+    /// What the Edge knows of a provider now.
+    pub(crate) fn known(&self, provider: &str) -> v1::ProviderStatus {
+        self.edge.seen.borrow().providers[provider].clone()
+    }
+}
+
+/// How a command ended: the text of its answer, or what it ended with.
+pub(crate) async fn ended(mut command: EdgeCommand) -> (String, CommandAnswer) {
+    let mut text = Vec::new();
+    loop {
+        let next = std::future::poll_fn(|cx| command.poll_recv(cx));
+        let next = tokio::time::timeout(BOUND, next).await;
+        let next = next.expect("the command ends").expect("the link lives");
+        match CommandAnswer::try_from(next).unwrap() {
+            CommandAnswer::Frame(CommandFrame::Part(part)) => text.extend_from_slice(&part),
+            last => return (String::from_utf8(text).unwrap(), last),
+        }
     }
 }
 

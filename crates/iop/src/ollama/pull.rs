@@ -82,8 +82,9 @@ impl Progress {
 fn draw(bar: &ProgressBar, layer: &mut Option<String>, line: &Line) {
     if *layer != line.digest {
         layer.clone_from(&line.digest);
-        bar.reset();
+        // The style first: a reset draws.
         bar.set_style(if line.total.is_some() { bytes() } else { spinner() });
+        bar.reset();
     }
     bar.set_message(shown(&line.status));
     if let Some(total) = line.total {

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use crate::support::{IOP, MODEL, Running, Up, ports, streamed, unary};
 
 /// Runs a command to its end and returns its exit code and what it said on both streams.
-async fn outcome(arguments: &[&str]) -> (i32, String, String) {
+pub(crate) async fn outcome(arguments: &[&str]) -> (i32, String, String) {
     let command = Command::new(IOP).args(arguments).env_clear().kill_on_drop(true).output();
     let ended = tokio::time::timeout(PATIENCE, command).await;
     let output = ended.unwrap_or_else(|_| panic!("iop {arguments:?} does not end")).unwrap();
@@ -20,14 +20,14 @@ async fn outcome(arguments: &[&str]) -> (i32, String, String) {
 }
 
 /// Runs a command that succeeds and returns what it printed.
-async fn printed(arguments: &[&str]) -> String {
+pub(crate) async fn printed(arguments: &[&str]) -> String {
     let (code, out, err) = outcome(arguments).await;
     assert_eq!(code, 0, "iop {arguments:?}: {err}");
     out
 }
 
 /// Asserts that a command is refused with this code, says all of this on stderr, and nothing else.
-async fn refused(arguments: &[&str], code: i32, says: &[&str]) {
+pub(crate) async fn refused(arguments: &[&str], code: i32, says: &[&str]) {
     let (status, out, err) = outcome(arguments).await;
     assert_eq!(status, code, "{arguments:?}: {err}");
     assert_eq!(out, "", "{arguments:?}");

@@ -13,6 +13,7 @@ mod bytes;
 mod cancel;
 mod capacity;
 mod cli;
+mod commands;
 mod counts;
 mod extremes;
 mod faults;

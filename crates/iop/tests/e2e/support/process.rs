@@ -132,6 +132,13 @@ impl Apart {
         node
     }
 
+    /// Starts a Node whose file has these lines too and waits until the Edge has its link.
+    pub(crate) async fn node_with(&self, name: &str, lines: &str) -> Running {
+        let node = self.process_with(name, self.edge.nodes, name, lines);
+        self.edge.linked(name).await;
+        node
+    }
+
     /// Starts a Node that dials this address, which need not lead anywhere yet.
     pub(crate) fn node_towards(&self, name: &str, edge: SocketAddr) -> Running {
         self.process_of(name, edge, name)
@@ -143,10 +150,15 @@ impl Apart {
     }
 
     fn process_of(&self, name: &str, edge: SocketAddr, folder: &str) -> Running {
+        self.process_with(name, edge, folder, "")
+    }
+
+    fn process_with(&self, name: &str, edge: SocketAddr, folder: &str, lines: &str) -> Running {
         let path = self.dir.path().join(format!("{folder}.yaml"));
         let data = self.dir.path().join(folder);
         let mut file = "version: 1\n".to_owned();
         let _ = write!(file, "node: {name}\nedge: {edge}\ndata_dir: '{}'\n", data.display());
+        file.push_str(lines);
         std::fs::write(&path, file).unwrap();
         let path = path.display().to_string();
         Running::start(name, &["node", "run", "--config", &path, "--log", "debug"])
