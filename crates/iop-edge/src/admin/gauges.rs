@@ -82,36 +82,39 @@ fn queue(core: &Core) -> Vec<Gauge> {
 
 fn providers(core: &Core) -> Vec<Gauge> {
     let views = core.desk.tell(|admission, now| admission.providers(now));
-    let family = |name, help, value: &dyn Fn(&iop_admission::ProviderView) -> f64| Gauge {
+    let family = |name, help, value: &dyn Fn(&iop_admission::ProviderView) -> Option<f64>| Gauge {
         name,
         help,
         counts: false,
         values: views
             .iter()
-            .map(|view| {
+            .filter_map(|view| {
                 let labels = vec![
                     ("node", view.id.node.to_string()),
                     ("provider", view.id.provider.to_string()),
                 ];
-                (labels, value(view))
+                Some((labels, value(view)?))
             })
             .collect(),
     };
     vec![
         family("provider_ready", "Whether the provider takes requests", &|view| {
-            f64::from(u8::from(view.ready && view.state == ProviderState::Ready))
+            Some(f64::from(u8::from(view.ready && view.state == ProviderState::Ready)))
         }),
         family("provider_capacity", "Calls the provider takes at once", &|view| {
-            f64::from(view.capacity)
+            Some(f64::from(view.capacity))
         }),
         family("provider_in_use", "Permits of the provider that are out", &|view| {
-            f64::from(view.in_use)
+            Some(f64::from(view.in_use))
         }),
         family("provider_zombies", "Cancelled calls not seen to return", &|view| {
-            f64::from(view.zombies)
+            Some(f64::from(view.zombies))
         }),
         family("provider_targets", "Targets the provider serves", &|view| {
-            view.targets.len() as f64
+            Some(view.targets.len() as f64)
+        }),
+        family("provider_queued", "Requests that wait in the server, where it tells", &|view| {
+            view.queued.map(f64::from)
         }),
     ]
 }

@@ -7,7 +7,7 @@ use iop_testkit::vllm::{Engine, KEEP_ALIVE};
 use iop_testkit::{ScriptedProvider, ScriptedVllm, http};
 use serde_json::{Value, json};
 
-use crate::support::{Apart, CHAT, Edge, SEEN, Up, stream, streamed, unary};
+use crate::support::{Apart, CHAT, Edge, Running, SEEN, Up, stream, streamed, unary};
 
 const M: &str = "org/m";
 
@@ -129,6 +129,12 @@ nodes:
     let _node = group.node("one").await;
     shown(&group.edge, "busy", "queued", json!(20)).await;
     shown(&group.edge, "idle", "queued", json!(0)).await;
+    let queued = "iop_provider_queued{node=\"one\",provider=\"busy\"}";
+    assert_eq!(group.edge.metric(queued).await, 20.0);
+    let admin = format!("http://{}", group.edge.admin);
+    let mut status = Running::start("iop status", &["status", "--admin", &admin]);
+    status.wait_for_line("(+20 wait in the server)").await;
+    assert!(status.wait_for_exit().await.success());
     let ask = async || {
         let (head, _) = http::post(group.edge.clients, CHAT, &unary(M)).await.unwrap();
         assert_eq!(head.status, 200);
