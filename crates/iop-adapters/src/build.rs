@@ -5,6 +5,7 @@ use std::sync::Arc;
 use iop_execution::Provider;
 use iop_net::egress::Egress;
 use iop_net::http::EndpointError;
+use iop_net::memory::Budget;
 use iop_net::net::Net;
 use iop_types::AdapterType;
 
@@ -22,6 +23,8 @@ pub struct Tools {
     pub net: Arc<dyn Net>,
     /// What may be dialled.
     pub egress: Egress,
+    /// Pays for the bodies that an adapter has to hold whole.
+    pub memory: Budget,
 }
 
 /// Makes a provider. Opens no socket; a server that is not there yet is no error.

@@ -21,7 +21,7 @@ mod vllm;
 pub use iop_dialect::ollama::Forced;
 
 pub use self::build::{BuildError, Tools, build};
-pub use self::mock::ScriptError;
+pub use self::mock::{ScriptError, check_script};
 pub use self::recognise::recognise;
 pub use self::server::MalformedHeader;
 pub use self::settings::{MalformedSecret, ProviderSettings, Secret, Targets};

@@ -42,6 +42,14 @@ impl Mock {
     }
 }
 
+/// Checks a script without making a provider of it.
+///
+/// # Errors
+/// Names the member at fault by its path.
+pub fn check_script(text: &str) -> Result<(), ScriptError> {
+    Script::parse(text).map(drop)
+}
+
 impl Provider for Mock {
     fn adapter(&self) -> AdapterType {
         AdapterType::Mock

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use iop_execution::{CallError, Connections, DiscoverError};
 use iop_net::http::{Body, Call, Endpoint, Head, Options, Pool, Request};
+use iop_net::memory::Budget;
 use iop_types::{ErrorCode, Failure};
 
 pub(crate) use self::exchange::Exchange;
@@ -42,6 +43,8 @@ pub(crate) struct Server {
     /// Asks about targets and health; keeps no connection.
     aside: Pool,
     injected: Injected,
+    /// Pays for bodies that are held whole.
+    memory: Budget,
     redactor: Redactor,
 }
 
@@ -60,6 +63,7 @@ impl Server {
             pool: Pool::new(tools.net.clone(), endpoint.clone(), options),
             aside: Pool::new(tools.net.clone(), endpoint, single),
             injected: Injected::new(settings)?,
+            memory: tools.memory.clone(),
             redactor: Redactor::new(secrets_of(settings, url)),
         })
     }
@@ -81,9 +85,15 @@ impl Server {
         &self.redactor
     }
 
-    /// Begins an execution that sends JSON and reads its answer as plain bytes.
+    /// Pays for bodies that are held whole.
+    pub(crate) const fn memory(&self) -> &Budget {
+        &self.memory
+    }
+
+    /// Begins an execution that sends JSON and reads its answer as plain bytes. The body is a copy of
+    /// the input, and is paid for as long as the call holds it.
     pub(crate) fn execute(&self, path: &str, body: Bytes) -> Call {
-        self.pool.call(self.posted(path, body))
+        self.pool.call(self.posted(path, self.memory.adopt(body)))
     }
 
     /// Begins a relayed request.

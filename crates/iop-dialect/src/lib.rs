@@ -16,8 +16,10 @@
 //! Two paths use this crate. A *tunnel* relays raw bytes: [`splice::Routing`] on the request,
 //! [`sse::ProgressScan`] on the Node, [`usage::ChunkFilter`] and [`usage::StreamObserver`] (or
 //! [`usage::BodyObserver`]) at the Edge. A *normalized run* is translated: [`openai::StreamReader`]
-//! and its unary siblings in an adapter, [`openai::StreamWriter`] and its siblings at the Edge.
+//! and its unary siblings in an adapter, [`openai::StreamWriter`] and its siblings at the Edge. A
+//! *form* passes through [`multipart::FormScan`], which finds its model.
 
+pub mod multipart;
 pub mod ndjson;
 pub mod ollama;
 pub mod openai;

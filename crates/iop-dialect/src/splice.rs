@@ -100,6 +100,20 @@ impl Routing {
         })
     }
 
+    /// Routes a body that is no JSON, and that nothing here can change, to a model that was named
+    /// elsewhere.
+    pub const fn elsewhere(model: String) -> Self {
+        Self {
+            body_len: 0,
+            model,
+            model_at: 0..0,
+            stream: false,
+            stream_at: None,
+            options: StreamOptions::Absent,
+            insert_at: 0,
+        }
+    }
+
     /// Returns the model that the client asks for, never empty.
     pub fn model(&self) -> &str {
         &self.model

@@ -8,12 +8,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::relay::Incoming;
 use bytes::{Buf, Bytes};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::budget::{Budget, OverBudget, Share};
+use iop_net::memory::{Budget, OverBudget, Share};
 
 /// How a body may arrive.
 #[derive(Debug, Clone, Copy)]
@@ -166,6 +167,21 @@ impl Patience {
             }
         }
     }
+}
+
+/// As [`drain`], for a body that was to stream.
+pub(crate) async fn drain_source(mut source: Box<dyn Incoming>) {
+    let discard = async {
+        let mut left = DRAIN_BYTES;
+        while let Some(Ok(data)) = std::future::poll_fn(|cx| source.poll_data(cx)).await {
+            match left.checked_sub(data.len()) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // Whether it ended or not, the answer follows now.
+    let _ = tokio::time::timeout(DRAIN_TIME, discard).await;
 }
 
 /// Reads on for a moment, so that the client gets to the answer.

@@ -6,8 +6,8 @@ use iop_types::{
     CloseReason, ErrorCode, Event, Failure, Header, ProviderStatus, RunRequest, TunnelFrame,
     TunnelRequest,
 };
-use iop_wire::answer::{AnswerError, JoinError};
-use iop_wire::{EventJoiner, Refused, RunAnswer, TunnelAnswer, v1};
+use iop_wire::answer::AnswerError;
+use iop_wire::{Refused, RunAnswer, TunnelAnswer, v1};
 use tracing::warn;
 
 /// One step of an attempt, as its Node reported it.
@@ -21,38 +21,24 @@ pub(crate) enum Step {
     Refused(Refused),
 }
 
-/// An answer that makes no sense: the attempt has failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Nonsense {
-    /// A field cannot be read.
-    #[error(transparent)]
-    Field(#[from] AnswerError),
-    /// Parts of an event do not fit together.
-    #[error(transparent)]
-    Parts(#[from] JoinError),
-}
-
-/// Reads the next answer of a stream; `None` while an event is incomplete.
+/// Reads the next answer of a stream.
 ///
 /// # Errors
-/// The Node sent something that this version cannot understand.
-pub(crate) fn read(answer: Answer, joiner: &mut EventJoiner) -> Result<Option<Step>, Nonsense> {
-    match answer {
+/// The Node sent something that this version cannot understand: the attempt has failed.
+pub(crate) fn read(answer: Answer) -> Result<Step, AnswerError> {
+    Ok(match answer {
         Answer::Frame(frame) => match TunnelAnswer::try_from(frame)? {
-            TunnelAnswer::Frame(frame) => Ok(Some(Step::Frame(frame))),
-            TunnelAnswer::Refused(refused) => Ok(Some(Step::Refused(refused))),
+            TunnelAnswer::Frame(frame) => Step::Frame(frame),
+            TunnelAnswer::Refused(refused) => Step::Refused(refused),
         },
-        Answer::Event(part) => match joiner.push(part)? {
-            None => Ok(None),
-            Some(event) => match RunAnswer::try_from(event)? {
-                RunAnswer::Event(event) => Ok(Some(Step::Event(event))),
-                RunAnswer::Refused(refused) => Ok(Some(Step::Refused(refused))),
-            },
+        Answer::Event(event) => match RunAnswer::try_from(event)? {
+            RunAnswer::Event(event) => Step::Event(event),
+            RunAnswer::Refused(refused) => Step::Refused(refused),
         },
         Answer::Command(_) => {
-            Err(AnswerError { field: "message", problem: "an answer to a command" }.into())
+            return Err(AnswerError { field: "message", problem: "an answer to a command" });
         }
-    }
+    })
 }
 
 /// Says what a refusal means that no other place in the queue can cure.

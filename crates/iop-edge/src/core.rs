@@ -12,11 +12,11 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::admit::Desk;
-use crate::budget::Budget;
 use crate::command::Commands;
 use crate::group::Group;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use iop_net::memory::Budget;
 
 /// The shared state of one Edge.
 pub(crate) struct Core {

@@ -25,7 +25,6 @@ use uuid::Uuid;
 
 use crate::admin;
 use crate::admit::Desk;
-use crate::budget::Budget;
 use crate::command::Commands;
 use crate::core::{Addresses, Core, Timing};
 use crate::group::Group;
@@ -34,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::settings::{self, NodeTooLarge, NotLoopback};
 use crate::surface;
 use crate::surface::guard::Guard;
+use iop_net::memory::Budget;
 
 /// What an Edge works with beside its file.
 pub struct Tools {
@@ -227,6 +227,7 @@ fn links_part(core: &Arc<Core>, listener: TcpListener) -> Part {
             credit_budget: limits.link_memory,
             max_run_event: limits.run_event,
         },
+        memory: core.budget.clone(),
     };
     let group: Arc<Group> = Arc::clone(&core.group);
     let server = LinkServer::new(config, group);

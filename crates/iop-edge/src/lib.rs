@@ -11,7 +11,6 @@ mod admin;
 mod admit;
 mod body;
 mod bridge;
-mod budget;
 mod command;
 mod core;
 mod edge;

@@ -26,6 +26,7 @@ mod client;
 mod passage;
 mod state;
 mod translation;
+mod upload;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -38,9 +39,10 @@ use iop_dispatch::{Deadlines, IdleRule, Spec};
 use iop_net::accept::Peer;
 
 pub(crate) use self::answer::Head;
-pub(crate) use self::call::{Call, Original};
+pub(crate) use self::call::{Call, Original, Payload};
 pub(crate) use self::client::{Attendance, RelayBody};
 use self::state::State;
+pub(crate) use self::upload::{Incoming, Limits, Stop, Upload};
 use crate::core::Core;
 
 /// The body of a relayed answer ended without its regular end.
@@ -174,6 +176,7 @@ impl Request {
     fn handle_client_gone(self: &Arc<Self>) {
         self.with(|state, now| {
             state.client.handle_gone();
+            state.upload = None;
             if state.machine.outcome().is_some() {
                 return;
             }

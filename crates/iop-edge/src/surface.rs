@@ -11,6 +11,7 @@ pub(crate) mod identity;
 pub(crate) mod models;
 pub(crate) mod openai;
 pub(crate) mod response;
+pub(crate) mod upload;
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ pub(crate) async fn serve<B>(
     peer: Peer,
 ) -> Response<ResponseBody>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
 {
     let stamp = Stamp::new(request.headers());
     let allowed = match guard.check(request.version(), request.uri(), request.headers()) {
@@ -62,7 +63,7 @@ async fn route<B>(
     peer: Peer,
 ) -> Result<Response<ResponseBody>, ErrorAnswer>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
 {
     let path = request.uri().path();
     if let Some(operation) = openai::operation(path) {
@@ -117,7 +118,8 @@ pub(crate) fn not_found(path: &str) -> ErrorAnswer {
         ErrorCode::NotFound,
         format!(
             "no such path: {shown}; this edge serves /v1/chat/completions, /v1/completions, \
-             /v1/embeddings, /v1/models, /health and /ready"
+             /v1/embeddings, /v1/rerank, /v1/moderations, /v1/audio/…, /v1/images/…, /v1/models, \
+             /health and /ready"
         ),
     )
 }

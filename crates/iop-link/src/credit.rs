@@ -28,12 +28,24 @@ const UNMEASURED_RTT: Duration = Duration::from_millis(50);
 pub struct Budget {
     limit: u64,
     reserved: u64,
+    peak: u64,
+}
+
+/// A budget as it stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BudgetStats {
+    /// Bytes that may be reserved before new grants shrink to the floor.
+    pub limit: u64,
+    /// Bytes that are reserved: granted and unused, or received and not yet taken.
+    pub reserved: u64,
+    /// Most that was ever reserved on this link; floors may have lifted it above the limit.
+    pub peak: u64,
 }
 
 impl Budget {
     /// Makes a budget of `limit` bytes.
     pub const fn new(limit: u64) -> Self {
-        Self { limit, reserved: 0 }
+        Self { limit, reserved: 0, peak: 0 }
     }
 
     /// Reserves `wanted`, or what is left, or `floor` even when nothing is left.
@@ -41,6 +53,7 @@ impl Budget {
         let left = u32::try_from(self.limit.saturating_sub(self.reserved)).unwrap_or(u32::MAX);
         let granted = wanted.min(left).max(floor.min(wanted));
         self.reserved += u64::from(granted);
+        self.peak = self.peak.max(self.reserved);
         granted
     }
 
@@ -54,9 +67,9 @@ impl Budget {
         self.reserved > self.limit
     }
 
-    /// Returns what is reserved.
-    pub const fn reserved(&self) -> u64 {
-        self.reserved
+    /// Returns what is reserved, of how much.
+    pub const fn stats(&self) -> BudgetStats {
+        BudgetStats { limit: self.limit, reserved: self.reserved, peak: self.peak }
     }
 }
 

@@ -31,6 +31,7 @@ pub mod seats;
 pub mod stream;
 
 pub use commands::NotSent;
+pub use credit::BudgetStats;
 pub use link::{Link, LinkStats, Role, Signal};
 pub use link::{edge, node};
 pub use message::{Answer, RequestMessage, StreamKind};

@@ -22,7 +22,7 @@ use iop_types::{CloseReason, Generation};
 use iop_wire::v1::{self, CancelReason};
 use iop_wire::{Message, frame, frame::Frame};
 
-use crate::credit::Budget;
+use crate::credit::{Budget, BudgetStats};
 use crate::heartbeat::{Due, Heartbeat};
 use crate::late::LateFrames;
 use crate::message::StreamKind;
@@ -135,6 +135,10 @@ pub struct LinkStats {
     pub received_bytes: u64,
     /// Bytes of frames written, framing included.
     pub sent_bytes: u64,
+    /// What this end may have to hold: answers at an Edge, request bodies at a Node.
+    pub receiving: BudgetStats,
+    /// What an Edge has claimed at the Node for request bodies; nothing at a Node.
+    pub claimed: Option<BudgetStats>,
 }
 
 impl<R: Role> Link<R> {
@@ -313,10 +317,12 @@ impl<R: Role> Link<R> {
             sent_bytes: self.sent_bytes,
             heartbeat_answered: self.heartbeat.as_ref().and_then(Heartbeat::answered),
             heartbeat_asked: self.heartbeat.as_ref().and_then(Heartbeat::asked),
-            reserved_bytes: self.budget.reserved(),
+            reserved_bytes: self.budget.stats().reserved,
             credit_budget: self.limits.credit_budget,
             late_frames: self.late.total(),
             heartbeat_rtt: self.heartbeat.as_ref().and_then(Heartbeat::rtt),
+            receiving: self.budget.stats(),
+            claimed: self.role.claimed(),
             ..LinkStats::default()
         };
         for stream in self.streams.iter() {
@@ -329,7 +335,7 @@ impl<R: Role> Link<R> {
 
     /// Returns what is reserved of the budget for what the peer may send.
     pub const fn reserved_bytes(&self) -> u64 {
-        self.budget.reserved()
+        self.budget.stats().reserved
     }
 
     // ---- frames

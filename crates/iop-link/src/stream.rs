@@ -58,6 +58,9 @@ pub enum StreamError {
     /// The Node took longer for a command than it may.
     #[error("the command has come to {0}")]
     TimedOut(Patience),
+    /// An event of the answer came in parts, and the Edge has no memory left to join them.
+    #[error("no memory is left to join the parts of an event")]
+    NoMemory,
     /// The answer does not fit a frame (a response head beyond 47 KiB). It was not queued; the
     /// stream goes on.
     #[error("the answer of {bytes} bytes is larger than a data frame")]

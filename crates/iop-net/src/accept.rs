@@ -25,6 +25,7 @@
 
 mod activity;
 mod connection;
+mod exhausted;
 mod limits;
 mod peer;
 
@@ -123,7 +124,8 @@ impl Backoff {
             return;
         }
         if self.0 == 0 {
-            warn!(%error, "cannot accept connections, trying again");
+            let remedy = exhausted::remedy(error).unwrap_or_default();
+            warn!(%error, remedy, "cannot accept connections, trying again");
         }
         // 5 ms … 640 ms: descriptors come back when connections end, usually within milliseconds.
         tokio::time::sleep(Duration::from_millis(5 << self.0.min(7))).await;

@@ -31,7 +31,9 @@ use iop_types::{CloseReason, Generation, NodeId};
 use iop_wire::v1;
 
 pub use edge::{EdgeCommand, EdgeLink, EdgeStream};
-pub use iop_link::{Answer, LinkStats, NotSent, OpenError, RequestMessage, StreamError};
+pub use iop_link::{
+    Answer, BudgetStats, LinkStats, NotSent, OpenError, RequestMessage, StreamError,
+};
 pub use node::{AnswerSender, BodyReceiver, Cancelled, NodeCommand, NodeLink, NodeRequest};
 pub use server::{LinkServer, LinkServerConfig};
 pub use supervisor::{FatalLink, SupervisorConfig, supervise, supervise_over};

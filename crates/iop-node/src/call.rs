@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use iop_execution::admit::{Asked, Need, Passed};
 use iop_execution::emission::Terminus;
 use iop_execution::registry::Bound;
@@ -25,9 +25,10 @@ use iop_execution::{
     Fence,
 };
 use iop_net::link::{BodyReceiver, NodeRequest};
+use iop_net::memory::{Budget, Gathering};
 use iop_types::{
-    ErrorCode, Event, EventKind, Failure, Generation, Refusal, RequestHead, RunRequest,
-    TunnelFrame, TunnelRequest,
+    ErrorCode, Event, EventKind, Failure, Generation, ProviderKey, Refusal, RequestHead,
+    RunRequest, TunnelFrame, TunnelRequest,
 };
 use tracing::{Instrument as _, Span, debug, debug_span, info};
 
@@ -110,16 +111,17 @@ async fn run(
     told: iop_net::link::Cancelled,
 ) {
     let head = request.head.clone();
+    let memory = node.memory.clone();
     let call: Call<'_, Events, Completion> = Box::new(move |provider, outlet, cancelled| {
         Box::pin(async move {
-            let input = collect(&mut body, cancelled).await?;
+            let input = collect(&mut body, &memory, cancelled).await?;
             provider.run(request, input, outlet, cancelled).await
         })
     });
     conduct(&node, passed, &head, outlet, told, call, |returned| match returned {
         Returned::Itself(Ok(completion)) => complete(completion),
         Returned::Itself(Err(CallError::Failed(failure))) => {
-            EventKind::Error(failure.clone()).into()
+            EventKind::Error(named(failure, &head.provider)).into()
         }
         Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
             EventKind::Cancelled.into()
@@ -150,7 +152,9 @@ async fn tunnel(
     });
     conduct(&node, passed, &head, outlet, told, call, |returned| match returned {
         Returned::Itself(Ok(())) => TunnelFrame::End,
-        Returned::Itself(Err(CallError::Failed(failure))) => TunnelFrame::Error(failure.clone()),
+        Returned::Itself(Err(CallError::Failed(failure))) => {
+            TunnelFrame::Error(named(failure, &head.provider))
+        }
         Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
             TunnelFrame::Cancelled
         }
@@ -250,6 +254,16 @@ fn settle<T>(node: &Shared, permit: iop_execution::Permit, returned: &Returned<T
     }
 }
 
+/// Says which provider could not be reached: a client of a route with several knows none of them, and
+/// the adapter does not know its own name.
+fn named(failure: &Failure, provider: &ProviderKey) -> Failure {
+    let mut failure = failure.clone();
+    if failure.code == ErrorCode::ConnectFailed {
+        failure.message = format!("provider `{provider}`: {}", failure.message);
+    }
+    failure
+}
+
 fn complete(completion: &Completion) -> Event {
     Event {
         kind: EventKind::Complete { finish: completion.finish.clone() },
@@ -258,8 +272,12 @@ fn complete(completion: &Completion) -> Event {
 }
 
 /// Waits for the whole input of a run.
-async fn collect(body: &mut BodyReceiver, cancelled: &mut Cancelled) -> Result<Bytes, CallError> {
-    let mut input = BytesMut::new();
+async fn collect(
+    body: &mut BodyReceiver,
+    memory: &Budget,
+    cancelled: &mut Cancelled,
+) -> Result<Bytes, CallError> {
+    let mut input = Gathering::new(memory);
     loop {
         let part = tokio::select! {
             biased;
@@ -275,20 +293,32 @@ async fn collect(body: &mut BodyReceiver, cancelled: &mut Cancelled) -> Result<B
                 );
                 return Err(CallError::Failed(Failure::new(ErrorCode::BodyTooLarge, message)));
             }
-            Some(Ok(part)) => input.extend_from_slice(&part),
+            Some(Ok(part)) => input.append(&part).map_err(|over| {
+                let message = format!("the run's input does not fit the node: {over}");
+                CallError::Failed(Failure::new(ErrorCode::OverMemoryBudget, message))
+            })?,
             Some(Err(_)) => return Err(CallError::Cancelled),
-            None => return Ok(input.freeze()),
+            None => return Ok(input.finish()),
         }
     }
 }
 
-/// Takes what is there of a tunnel's body: a small one came with its head and is whole.
+/// Takes what is there of a tunnel's body: a small one came with its head and is whole. A long one
+/// may arrive as fast as it is taken, and no more than one window of it is held here.
 async fn arrived(mut body: BodyReceiver) -> Body {
+    const MOST: usize = 256 * 1024;
     let mut parts = Vec::new();
+    let mut taken = 0;
     let ended = std::future::poll_fn(|cx| {
         loop {
             match body.poll_recv(cx) {
-                Poll::Ready(Some(Ok(part))) => parts.push(Ok(part)),
+                Poll::Ready(Some(Ok(part))) => {
+                    taken += part.len();
+                    parts.push(Ok(part));
+                    if taken >= MOST {
+                        return Poll::Ready(false);
+                    }
+                }
                 Poll::Ready(Some(Err(_))) => {
                     parts.push(Err(BodyLost));
                     return Poll::Ready(false);

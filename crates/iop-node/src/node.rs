@@ -11,6 +11,7 @@ use iop_execution::Work;
 use iop_execution::admit::Checks;
 use iop_execution::registry::Draining;
 use iop_net::link::{FatalLink, NodeLink, SupervisorConfig, supervise};
+use iop_net::memory::Budget;
 use iop_net::net::Net;
 use iop_types::CommandId;
 use tokio::sync::Notify;
@@ -62,6 +63,8 @@ impl Node {
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) providers: Providers,
+    /// Pays for inputs of runs, and for what adapters hold whole.
+    pub(crate) memory: Budget,
     pub(crate) checks: Checks,
     /// Commands under way.
     pub(crate) commands: Work<CommandId>,
@@ -94,13 +97,18 @@ impl Shared {
     }
 }
 
+/// What a Node may hold of whole bodies: as much as an Edge does unless its file says otherwise.
+#[expect(clippy::cast_possible_truncation, reason = "512 MiB fit any address space that runs this")]
+const BUFFERED_BODIES: usize = iop_config::defaults::BUFFERED_BODIES as usize;
+
 async fn serve(
     settings: Settings,
     net: Arc<dyn Net>,
     history: Option<iop_store::NodeHistory>,
     stop: CancellationToken,
 ) -> Result<(), FatalLink> {
-    let tools = Tools { net, egress: settings.egress.clone() };
+    let memory = Budget::new(BUFFERED_BODIES);
+    let tools = Tools { net, egress: settings.egress.clone(), memory: memory.clone() };
     let providers = Providers::new(tools, settings.secrets.clone(), settings.manage_models);
     let checks = Checks { work: Work::new(), registry: providers.registry().clone() };
     let supervisor = SupervisorConfig {
@@ -113,6 +121,7 @@ async fn serve(
     let node = Arc::new(Shared {
         settings,
         providers,
+        memory,
         checks,
         commands: Work::new(),
         journal: Journal::new(history),

@@ -4,7 +4,7 @@
 //! variable, file, default, and nothing needs a variable.
 
 use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -37,14 +37,24 @@ pub(crate) struct Cli {
     )]
     pub log_format: LogFormat,
 
-    /// Threads that work [default: all cores]
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "N", env = "IOP_WORKERS")]
-    pub workers: Option<NonZeroUsize>,
+    /// Threads that work, 1 to 1024 [default: all cores]
+    #[arg(
+        long,
+        global = true,
+        help_heading = EVERYWHERE,
+        value_name = "N",
+        env = "IOP_WORKERS",
+        value_parser = clap::value_parser!(u16).range(1..=MAX_WORKERS)
+    )]
+    pub workers: Option<u16>,
 
     /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
+
+/// More threads than any machine has cores: beyond it, threads only cost memory.
+const MAX_WORKERS: i64 = 1024;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

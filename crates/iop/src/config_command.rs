@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use iop_adapters::ScriptError;
 use iop_config::{ConfigError, EdgeConfig, NodeConfig};
 
 use crate::cli::{Config, FileKind};
@@ -31,7 +32,7 @@ fn check(path: &Path, kind: Option<FileKind>) -> Result<String, FileError> {
     let name = path.display().to_string();
     match kind.unwrap_or_else(|| guess(&text)) {
         FileKind::Edge => {
-            let config = EdgeConfig::parse(&text, &name)?;
+            let config = edge(&text, path)?;
             let providers: usize = config
                 .nodes
                 .values()
@@ -61,7 +62,23 @@ fn guess(text: &str) -> FileKind {
 /// # Errors
 /// The file cannot be read, or is not valid.
 pub(crate) fn edge_file(path: &Path) -> Result<EdgeConfig, FileError> {
-    Ok(EdgeConfig::parse(&read(path)?, &path.display().to_string())?)
+    edge(&read(path)?, path)
+}
+
+/// Reads an Edge's file with the scripts in it, which only the mock adapter understands.
+fn edge(text: &str, path: &Path) -> Result<EdgeConfig, FileError> {
+    let name = path.display().to_string();
+    let config = EdgeConfig::parse(text, &name)?;
+    for (node, entry) in &config.nodes {
+        for (provider, settings) in entry.providers.iter().flatten() {
+            let Some(script) = &settings.script else { continue };
+            iop_adapters::check_script(&script.to_string()).map_err(|source| {
+                let place = format!("nodes.{node}.providers.{provider}");
+                FileError::Script { name: name.clone(), place, source }
+            })?;
+        }
+    }
+    Ok(config)
 }
 
 /// Reads a Node's file.
@@ -92,6 +109,16 @@ pub(crate) enum FileError {
     /// It is not valid.
     #[error(transparent)]
     Invalid(#[from] ConfigError),
+    /// A mock provider's script cannot be played.
+    #[error("{name}: `{place}`: {source}")]
+    Script {
+        /// The file.
+        name: String,
+        /// The provider's place in it.
+        place: String,
+        /// What is wrong with the script.
+        source: ScriptError,
+    },
 }
 
 #[cfg(test)]

@@ -27,7 +27,6 @@ mod up;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -67,13 +66,13 @@ fn main() -> ExitCode {
 }
 
 /// Makes the runtime. A single worker needs no stealing: it runs on this thread.
-fn runtime(workers: Option<NonZeroUsize>) -> io::Result<tokio::runtime::Runtime> {
+fn runtime(workers: Option<u16>) -> io::Result<tokio::runtime::Runtime> {
     let mut builder = match workers {
-        Some(NonZeroUsize::MIN) => tokio::runtime::Builder::new_current_thread(),
+        Some(1) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     if let Some(workers) = workers {
-        builder.worker_threads(workers.get());
+        builder.worker_threads(usize::from(workers));
     }
     builder.enable_all().build()
 }

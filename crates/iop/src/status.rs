@@ -45,8 +45,16 @@ struct Status {
     in_flight: u64,
     waiting: u64,
     models: u64,
-    buffered_body_bytes: u64,
+    buffered_bodies: Buffered,
     history: History,
+}
+
+#[derive(Deserialize)]
+struct Buffered {
+    limit_bytes: u64,
+    used_bytes: u64,
+    peak_bytes: u64,
+    refused: u64,
 }
 
 #[derive(Deserialize)]
@@ -79,6 +87,15 @@ struct Link {
     draining: bool,
     streams: u32,
     heartbeat_rtt_ms: Option<f64>,
+    answer_credit: Credit,
+    body_credit: Credit,
+}
+
+#[derive(Deserialize)]
+struct Credit {
+    limit_bytes: u64,
+    reserved_bytes: u64,
+    peak_bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -103,9 +120,11 @@ struct Provider {
 }
 
 fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
+    let memory = &status.buffered_bodies;
     let mut text = format!(
         "Edge {} of group `{}`: {}, up {}\n\
-         Clients   http://{}/v1, {} in flight, {} waiting, {} of bodies in memory\n\
+         Clients   http://{}/v1, {} in flight, {} waiting\n\
+         Memory    {} of {} for whole bodies (peak {}{})\n\
          Models    {}{}\n",
         status.version,
         status.group,
@@ -114,7 +133,13 @@ fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
         status.listen.clients,
         status.in_flight,
         status.waiting,
-        bytes(status.buffered_body_bytes),
+        bytes(memory.used_bytes),
+        bytes(memory.limit_bytes),
+        bytes(memory.peak_bytes),
+        match memory.refused {
+            0 => String::new(),
+            times => format!(", {times} refused"),
+        },
         status.models,
         status.not_ready_because.as_ref().map_or_else(String::new, |why| format!(" ({why})")),
     );
@@ -160,21 +185,37 @@ fn read<T: serde::de::DeserializeOwned>(answer: &Value) -> Result<T, AskError> {
     T::deserialize(answer).map_err(|source| AskError::Unreadable { source })
 }
 
-const NODE_HEADINGS: [&str; 7] =
-    ["NODE", "STATE", "GENERATION", "ADDRESS", "STREAMS", "RTT", "VERSION"];
+const NODE_HEADINGS: [&str; 9] = [
+    "NODE",
+    "STATE",
+    "GENERATION",
+    "ADDRESS",
+    "STREAMS",
+    "CREDIT OUT",
+    "CREDIT IN",
+    "RTT",
+    "VERSION",
+];
 const PROVIDER_HEADINGS: [&str; 5] =
     ["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS, OR WHY NOT"];
 
-fn node_row(node: &Node) -> [String; 7] {
+fn node_row(node: &Node) -> [String; 9] {
     let none = || "-".to_owned();
     match &node.link {
-        None => [node.node.clone(), "offline".to_owned(), none(), none(), none(), none(), none()],
+        None => {
+            let mut row = std::array::from_fn(|_| none());
+            row[0] = node.node.clone();
+            row[1] = "offline".to_owned();
+            row
+        }
         Some(link) => [
             node.node.clone(),
             if link.draining { "draining" } else { "linked" }.to_owned(),
             link.generation.to_string(),
             link.address.clone(),
             link.streams.to_string(),
+            credit(&link.body_credit),
+            credit(&link.answer_credit),
             link.heartbeat_rtt_ms.map_or_else(none, |rtt| format!("{rtt:.1} ms")),
             link.version.clone(),
         ],
@@ -207,6 +248,16 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
             (true, false) => provider.reason.clone(),
         },
     ]
+}
+
+/// What is reserved of a link's budget, the most that ever was, and the budget.
+fn credit(credit: &Credit) -> String {
+    format!(
+        "{} (peak {}) of {}",
+        bytes(credit.reserved_bytes),
+        bytes(credit.peak_bytes),
+        bytes(credit.limit_bytes)
+    )
 }
 
 fn bytes(count: u64) -> String {

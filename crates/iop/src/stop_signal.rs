@@ -1,6 +1,12 @@
 //! The order to stop: the first signal asks, the second does not wait.
+//!
+//! Programs such as `timeout` send a signal to the process and again to its group, so that one order
+//! arrives twice within milliseconds; that is still the first.
 
 use std::io;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
@@ -15,10 +21,16 @@ pub(crate) fn listen() -> io::Result<CancellationToken> {
     let told = stop.clone();
     // Lives as long as the process: its whole work is to end it.
     tokio::spawn(async move {
-        signals.next().await;
+        let order = signals.next().await;
+        let given = Instant::now();
         tracing::info!("stopping: what is running may finish, a second signal ends it at once");
         told.cancel();
-        let code = signals.next().await;
+        let code = loop {
+            let code = signals.next().await;
+            if code != order || given.elapsed() > SAME_ORDER {
+                break code;
+            }
+        };
         #[expect(
             clippy::disallowed_methods,
             reason = "a second signal means: do not wait for owners"
@@ -27,6 +39,10 @@ pub(crate) fn listen() -> io::Result<CancellationToken> {
     });
     Ok(stop)
 }
+
+/// The same signal again within this time is the same order. `timeout` takes under a millisecond, a
+/// person who presses a key twice more than a quarter of a second.
+const SAME_ORDER: Duration = Duration::from_millis(200);
 
 #[cfg(unix)]
 struct Signals {

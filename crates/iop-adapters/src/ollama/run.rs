@@ -52,7 +52,7 @@ impl Ollama {
             }
             Reading::Embeddings { inputs } => {
                 let read = |body: &[u8], events: &mut Vec<Event>| read_embed(body, inputs, events);
-                read_whole(exchange, read, outlet, redactor).await?
+                read_whole(exchange, read, outlet, self.server.memory(), redactor).await?
             }
         };
         log_timings(&request, &ended);

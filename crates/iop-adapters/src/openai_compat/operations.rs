@@ -7,6 +7,14 @@ const TUNNEL: &[(&str, &str)] = &[
     ("POST", path_of(RunKind::Chat)),
     ("POST", path_of(RunKind::Completion)),
     ("POST", path_of(RunKind::Embedding)),
+    // Servers that have one of these answer it; the others say so themselves.
+    ("POST", path_of(RunKind::Rerank)),
+    ("POST", "/v1/moderations"),
+    ("POST", "/v1/audio/speech"),
+    ("POST", "/v1/audio/transcriptions"),
+    ("POST", "/v1/audio/translations"),
+    ("POST", "/v1/images/generations"),
+    ("POST", "/v1/images/edits"),
 ];
 
 /// The kinds of runs that are translated.

@@ -45,7 +45,7 @@ impl OpenaiCompat {
             (Ok(Form::Json), reading) => {
                 exchange.emit(outlet, EventKind::Start.into()).await?;
                 let read = |body: &[u8], events: &mut Vec<Event>| reading.whole(body, events);
-                read_whole(exchange, read, outlet, redactor).await?
+                read_whole(exchange, read, outlet, self.server.memory(), redactor).await?
             }
             (Ok(Form::Stream), Reading::Embeddings { .. }) => {
                 let failure = unexpected("content type", b"text/event-stream");

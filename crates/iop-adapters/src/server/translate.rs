@@ -1,8 +1,10 @@
 //! Answers of runs, read into events as they come.
 
+use bytes::Bytes;
 use iop_execution::{CallError, Outlet};
 use iop_net::http::Frame;
-use iop_types::{Event, Failure};
+use iop_net::memory::{Budget, Gathering};
+use iop_types::{ErrorCode, Event, Failure};
 
 use super::{Exchange, Redactor};
 
@@ -51,13 +53,43 @@ pub(crate) async fn read_whole<E>(
     mut exchange: Exchange<'_>,
     read: impl FnOnce(&[u8], &mut Vec<Event>) -> Result<E, Failure>,
     outlet: &mut dyn Outlet<Event>,
+    memory: &Budget,
     redactor: &Redactor,
 ) -> Result<E, CallError> {
-    let body = exchange.body(MAX_ANSWER).await?;
+    let body = match gather(&mut exchange, memory).await {
+        Ok(body) => body,
+        Err(Unread::Ended(error)) => return Err(error),
+        Err(Unread::Unusable(failure)) => return Err(exchange.give_up(failure).await),
+    };
     let mut events = Vec::new();
     let ended = read(&body, &mut events);
     for event in events {
         exchange.emit(outlet, event).await?;
     }
     ended.map_err(|failure| CallError::Failed(redactor.redact(failure)))
+}
+
+/// Why an answer was not read to its end.
+enum Unread {
+    /// The call ended.
+    Ended(CallError),
+    /// It goes on, for nothing: the answer does not fit.
+    Unusable(Failure),
+}
+
+/// Reads an answer that makes sense only as a whole, under the limit of one and the budget of all.
+async fn gather(exchange: &mut Exchange<'_>, memory: &Budget) -> Result<Bytes, Unread> {
+    let mut answer = Gathering::new(memory);
+    while let Some(frame) = exchange.frame().await.map_err(Unread::Ended)? {
+        let Frame::Data(data) = frame else { continue };
+        if answer.len() + data.len() > MAX_ANSWER {
+            let message = format!("the provider's answer exceeds {MAX_ANSWER} bytes");
+            return Err(Unread::Unusable(Failure::new(ErrorCode::ProviderError, message)));
+        }
+        answer.append(&data).map_err(|over| {
+            let message = format!("the provider's answer does not fit the node: {over}");
+            Unread::Unusable(Failure::new(ErrorCode::OverMemoryBudget, message))
+        })?;
+    }
+    Ok(answer.finish())
 }

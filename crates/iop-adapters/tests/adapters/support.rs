@@ -12,6 +12,7 @@ use iop_execution::{
     Provider, cancellation,
 };
 use iop_net::egress::Egress;
+use iop_net::memory::Budget;
 use iop_net::net::TokioNet;
 use iop_testkit::ScriptedProvider;
 use iop_types::{
@@ -23,7 +24,8 @@ use iop_types::{
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 pub(crate) fn tools() -> Tools {
-    Tools { net: Arc::new(TokioNet), egress: Egress::loopback() }
+    let memory = Budget::new(512 << 20);
+    Tools { net: Arc::new(TokioNet), egress: Egress::loopback(), memory }
 }
 
 pub(crate) fn settings(endpoint: &str) -> ProviderSettings {

@@ -4,8 +4,9 @@ use std::process::Command;
 
 use bytes::Bytes;
 use iop_adapters::{ProviderSettings, Secret, Tools, build};
-use iop_execution::Body;
+use iop_execution::{Body, CallError};
 use iop_net::egress::Egress;
+use iop_net::memory::Budget;
 use iop_testkit::{ScriptedProvider, answer};
 use iop_types::{AdapterType, ErrorCode, RunKind};
 
@@ -40,6 +41,25 @@ fn proxy_variables_change_nothing() {
         .unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}
+
+#[tokio::test]
+async fn an_answer_that_must_be_read_whole_is_paid_for_by_the_memory_of_the_node() {
+    let provider = ScriptedProvider::start().await;
+    let memory = Budget::new(64 * 1024);
+    let tools = Tools { memory: memory.clone(), ..tools() };
+    let lab = build(&settings(&provider.endpoint()), &tools).unwrap();
+    provider.once(CHAT, |request| answer::chat(request, "short"));
+    let outcome = run(&*lab, RunKind::Chat, INPUT).await;
+    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+    let held = memory.stats();
+    assert!(held.used == 0 && held.peak > 0 && held.refused == 0, "{held:?}");
+    provider.once(CHAT, |request| answer::chat(request, &"long ".repeat(20_000)));
+    let Err(CallError::Failed(failure)) = run(&*lab, RunKind::Chat, INPUT).await.result else {
+        panic!("it does not fit")
+    };
+    assert_eq!(failure.code, ErrorCode::OverMemoryBudget);
+    assert_eq!((memory.stats().used, memory.stats().refused), (0, 1));
 }
 
 #[tokio::test]

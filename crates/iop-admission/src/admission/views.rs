@@ -7,6 +7,7 @@ use iop_types::RouteName;
 
 use super::Admission;
 use crate::refused::Refused;
+use crate::request::Need;
 use crate::route::{Route, RouteEntry};
 use crate::view::{Gauges, Model, NotReady, ProviderView, RouteGauge};
 
@@ -37,6 +38,19 @@ impl Admission {
         let found = self.find(name)?;
         let entry = self.routes.entry(found.route);
         Ok(self.model_of(entry, found.matched.as_deref(), name.into()))
+    }
+
+    /// Lists the models, by name, that some ready provider would take this call for.
+    pub fn models_for(&self, need: &Need) -> Vec<RouteName> {
+        let takes = |entry: &&RouteEntry| {
+            entry.members.iter().any(|member| {
+                let slot = self.providers.slot(member.slot);
+                let form = slot.capabilities().and_then(|capabilities| need.form(capabilities));
+                slot.is_ready() && form.is_some() && member.resolve(slot, None).is_some()
+            })
+        };
+        let listed = self.routes.listed().into_iter();
+        listed.filter(takes).map(|entry| entry.route.name.clone()).collect()
     }
 
     fn model_of(&self, entry: &RouteEntry, matched: Option<&str>, name: RouteName) -> Model {

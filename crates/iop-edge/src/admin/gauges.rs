@@ -1,8 +1,10 @@
 //! Gauges, read off the state of the Edge when somebody looks.
 
+use iop_net::link::BudgetStats;
 use iop_types::ProviderState;
 
 use crate::core::Core;
+use crate::group::NodeView;
 use crate::metrics::Gauge;
 
 /// Reads all of them.
@@ -16,6 +18,7 @@ pub(super) fn read(core: &Core) -> Vec<Gauge> {
 
 fn process(core: &Core) -> Vec<Gauge> {
     let health = core.history.health();
+    let memory = core.budget.stats();
     vec![
         one(
             "requests_in_flight",
@@ -25,7 +28,18 @@ fn process(core: &Core) -> Vec<Gauge> {
         one(
             "buffered_body_bytes",
             "Request bodies and unsent answers in memory",
-            core.budget.used() as f64,
+            memory.used as f64,
+        ),
+        one(
+            "buffered_body_limit_bytes",
+            "What they may take together before requests are refused",
+            memory.limit as f64,
+        ),
+        one("buffered_body_peak_bytes", "Most that they ever took", memory.peak as f64),
+        counter(
+            "buffered_body_refusals",
+            "Bodies that did not fit into memory",
+            memory.refused as f64,
         ),
         one(
             "history_degraded",
@@ -165,6 +179,7 @@ fn links(core: &Core) -> Vec<Gauge> {
             &|link| link.stats.heartbeat_rtt.map(|rtt| rtt.as_secs_f64()),
         ),
     ];
+    gauges.extend(credit(&nodes));
     gauges.push(Gauge {
         name: "node_linked",
         help: "Whether the node has a link",
@@ -178,6 +193,33 @@ fn links(core: &Core) -> Vec<Gauge> {
             .collect(),
     });
     gauges
+}
+
+/// The budgets of each link, by what travels: answers are held here, request bodies at the Node.
+fn credit(nodes: &[NodeView]) -> [Gauge; 3] {
+    let family = |name, help, value: fn(&BudgetStats) -> u64| {
+        let linked = nodes.iter().filter_map(|node| Some((node, node.linked.as_ref()?.stats)));
+        let values = linked.flat_map(|(node, stats)| {
+            [("answers", Some(stats.receiving)), ("bodies", stats.claimed)].into_iter().filter_map(
+                move |(what, budget)| {
+                    let labels = vec![("node", node.node.to_string()), ("of", what.to_owned())];
+                    Some((labels, value(&budget?) as f64))
+                },
+            )
+        });
+        Gauge { name, help, counts: false, values: values.collect() }
+    };
+    [
+        family("link_credit_limit_bytes", "Credit that may be reserved on the link", |budget| {
+            budget.limit
+        }),
+        family("link_credit_reserved_bytes", "Credit that is reserved on the link", |budget| {
+            budget.reserved
+        }),
+        family("link_credit_peak_bytes", "Most credit that was reserved on the link", |budget| {
+            budget.peak
+        }),
+    ]
 }
 
 fn one(name: &'static str, help: &'static str, value: f64) -> Gauge {

@@ -30,8 +30,28 @@ pub(super) struct Status {
     waiting: usize,
     nodes_linked: usize,
     models: usize,
-    buffered_body_bytes: usize,
+    buffered_bodies: Buffered,
     history: Health,
+}
+
+/// The memory of bodies that are held whole.
+#[derive(Debug, Serialize)]
+struct Buffered {
+    limit_bytes: usize,
+    used_bytes: usize,
+    peak_bytes: usize,
+    refused: u64,
+}
+
+impl From<iop_net::memory::BudgetStats> for Buffered {
+    fn from(stats: iop_net::memory::BudgetStats) -> Self {
+        Self {
+            limit_bytes: stats.limit,
+            used_bytes: stats.used,
+            peak_bytes: stats.peak,
+            refused: stats.refused,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -65,7 +85,7 @@ pub(super) fn status(core: &Core) -> Status {
         waiting: gauges.waiting,
         nodes_linked: core.group.view().iter().filter(|node| node.linked.is_some()).count(),
         models,
-        buffered_body_bytes: core.budget.used(),
+        buffered_bodies: Buffered::from(core.budget.stats()),
         history: core.history.health(),
     }
 }
@@ -116,9 +136,27 @@ struct Link {
     queued_bytes: u64,
     sent_bytes: u64,
     received_bytes: u64,
+    /// For answers, which this Edge may have to hold.
+    answer_credit: Credit,
+    /// For request bodies, which the Node may have to hold.
+    body_credit: Credit,
     late_frames: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat_rtt_ms: Option<f64>,
+}
+
+/// The budget of one direction of a link.
+#[derive(Debug, Serialize)]
+struct Credit {
+    limit_bytes: u64,
+    reserved_bytes: u64,
+    peak_bytes: u64,
+}
+
+impl From<iop_net::link::BudgetStats> for Credit {
+    fn from(stats: iop_net::link::BudgetStats) -> Self {
+        Self { limit_bytes: stats.limit, reserved_bytes: stats.reserved, peak_bytes: stats.peak }
+    }
 }
 
 pub(super) fn nodes(core: &Core) -> Nodes {
@@ -140,6 +178,8 @@ pub(super) fn nodes(core: &Core) -> Nodes {
             queued_bytes: linked.stats.queued_bytes,
             sent_bytes: linked.stats.sent_bytes,
             received_bytes: linked.stats.received_bytes,
+            answer_credit: Credit::from(linked.stats.receiving),
+            body_credit: Credit::from(linked.stats.claimed.unwrap_or_default()),
             late_frames: linked.stats.late_frames,
             heartbeat_rtt_ms: linked.stats.heartbeat_rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
         }),

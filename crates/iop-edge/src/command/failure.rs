@@ -91,6 +91,7 @@ pub(super) fn of_stream(node: &NodeId, error: StreamError) -> Failure {
             let message = format!("the link to node `{node}` ended before the command was sent");
             Failure::new(ErrorCode::NodeLost, message)
         }
+        StreamError::NoMemory => Failure::new(ErrorCode::OverMemoryBudget, error.to_string()),
         StreamError::TimedOut(_) => Failure::new(ErrorCode::DeadlineExceeded, error.to_string()),
         StreamError::Protocol | StreamError::Cancelled | StreamError::TooLarge { .. } => {
             Failure::new(ErrorCode::ProviderError, error.to_string())

@@ -22,10 +22,10 @@ use iop_types::{ErrorCode, Event, EventKind, Failure, Header, ResponseHead, Usag
 use super::passage::{Passage, UsageChunk};
 use super::translation::Translation;
 use super::{Broken, Request};
-use crate::budget::OverBudget;
 use crate::surface::errors::ErrorAnswer;
 use crate::surface::headers;
 use crate::surface::response::{ResponseBody, json};
+use iop_net::memory::OverBudget;
 
 /// How an answer begins.
 pub(crate) enum Head {
@@ -101,7 +101,11 @@ impl Answer {
         self.seen.is_accepted = (200..300).contains(&head.status);
         let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
         self.owed = match status {
-            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => Some(0),
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => {
+                // A length here promises a body that may not come; some clients wait for it.
+                headers.remove(CONTENT_LENGTH);
+                Some(0)
+            }
             _ => headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()),
         };
         self.head = Some(Head::Relayed { status, headers });

@@ -10,51 +10,57 @@ use iop_dialect::openai::{EmbeddingsRequest, Head};
 use iop_dialect::splice::BodyError;
 use iop_dispatch::{CancelCause, Ended, Grant, Relay, Send};
 use iop_net::link::{EdgeStream, OpenError, RequestMessage, StreamError};
+use iop_net::memory::OverBudget;
 use iop_types::{
-    CloseReason, ErrorCode, Event, EventKind, Failure, Form, RequestHead, Requeue, RunRequest,
-    TunnelFrame, TunnelId, TunnelRequest, UsageMode, WorkKey,
+    CloseReason, ErrorCode, Event, EventKind, Failure, Form, RequestHead, Requeue, RunKind,
+    RunRequest, TunnelFrame, TunnelId, TunnelRequest, UsageMode, WorkKey,
 };
-use iop_wire::{EventJoiner, v1};
+use iop_wire::v1;
 use uuid::Uuid;
 
 use super::answer::too_large;
 use super::passage::{Estimate, UsageChunk};
-use super::state::{Seat, State};
+use super::state::{Kept, Seat, State};
 use super::translation::{Translation, Wanted};
-use super::{Call, Original, Request};
+use super::upload::{Stop, Upload};
+use super::{Call, Request};
 use crate::bridge::{self, Step};
 use crate::surface::headers;
 
 /// A stream on the link of the Node that was asked.
 pub(super) struct Attempt {
     stream: EdgeStream,
-    joiner: EventJoiner,
+    /// Whether the last part of the request body is queued.
+    is_body_sent: bool,
     /// What is done about the usage chunk of its answer.
     usage: UsageChunk,
 }
 
 /// One answer of an attempt, or why there will be none.
 pub(super) enum Heard {
-    /// It got on; `None` while an event is incomplete.
-    Step(Option<Step>),
+    /// It got on.
+    Step(Step),
     /// It was never sent.
     Unsent,
     /// The link ended.
     LinkEnded(CloseReason),
     /// What came makes no sense.
     Nonsense(String),
+    /// An event was too long for the memory that is left.
+    NoMemory,
 }
 
 impl Attempt {
     /// Yields the Node's next answer.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
         Poll::Ready(match ready!(self.stream.poll_recv(cx)) {
-            Ok(answer) => match bridge::read(answer, &mut self.joiner) {
+            Ok(answer) => match bridge::read(answer) {
                 Ok(step) => Heard::Step(step),
                 Err(nonsense) => Heard::Nonsense(nonsense.to_string()),
             },
             Err(StreamError::Unsent) => Heard::Unsent,
             Err(StreamError::LinkClosed(reason)) => Heard::LinkEnded(reason),
+            Err(StreamError::NoMemory) => Heard::NoMemory,
             // The last three concern commands, and the Node's end of a stream.
             Err(
                 error @ (StreamError::Protocol
@@ -63,6 +69,30 @@ impl Attempt {
                 | StreamError::TooLarge { .. }),
             ) => Heard::Nonsense(error.to_string()),
         })
+    }
+
+    /// Passes an upload on while the stream has room; ready when that has come to a bad end.
+    pub(super) fn pump(
+        &mut self,
+        upload: &mut Upload,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Poll<Stop> {
+        while !self.is_body_sent {
+            if self.stream.poll_body_sent(cx).is_pending() {
+                upload.rest();
+                return Poll::Pending;
+            }
+            match ready!(upload.poll_next(cx, now)) {
+                Some(Ok(data)) => self.stream.queue_body(data, false),
+                Some(Err(stop)) => return Poll::Ready(stop),
+                None => {
+                    self.stream.queue_body(Bytes::new(), true);
+                    self.is_body_sent = true;
+                }
+            }
+        }
+        Poll::Pending
     }
 
     /// Asks the Node to stop; its last word is still to come.
@@ -126,30 +156,47 @@ impl State {
         let call = &request.call;
         let injected = wants_injection(call, candidate)
             && (send.asks_usage || call.routing.has_stream_options());
-        let body = body(request, original, candidate, injected);
+        let (body, length) = match &mut self.upload {
+            Some(upload) if upload.can_begin_again() => {
+                (None, upload.begin(candidate.target.as_str()))
+            }
+            Some(_) => return self.machine.handle_ended(now, Ended::Failed(gone_by())),
+            None => {
+                let body = body(request, original, candidate, injected);
+                let length = body.len() as u64;
+                (Some(body), Some(length))
+            }
+        };
         let message = match candidate.form {
             Form::Tunnel => {
-                let asked = tunnel(call, &original.headers, candidate, send, &body);
+                let asked = tunnel(call, &original.headers, candidate, send, length);
                 bridge::tunnel(asked)
             }
-            Form::Run => match wanted(call, &original.body) {
-                Ok(wanted) => {
-                    self.answer.expect_run(Translation::new(wanted, &request.core.budget));
-                    bridge::run(run(call, candidate, send))
+            Form::Run => {
+                match call.operation.need.run.map(|kind| (kind, wanted(call, &original.body))) {
+                    Some((kind, Ok(wanted))) => {
+                        self.answer.expect_run(Translation::new(wanted, &request.core.budget));
+                        bridge::run(run(call, candidate, send, kind))
+                    }
+                    None => {
+                        debug_assert!(false, "admission grants runs only where one was asked for");
+                        return self.machine.handle_unsent(now, Requeue::Fenced);
+                    }
+                    Some((_, Err(error))) => {
+                        let failure = Failure::new(ErrorCode::InvalidRequest, error.to_string());
+                        return self.machine.handle_ended(now, Ended::Failed(failure));
+                    }
                 }
-                Err(error) => {
-                    let failure = Failure::new(ErrorCode::InvalidRequest, error.to_string());
-                    return self.machine.handle_ended(now, Ended::Failed(failure));
-                }
-            },
+            }
         };
         match open(&link, message) {
             Ok(mut stream) => {
-                stream.queue_body(body, true);
-                let longest = request.core.file.limits.run_event;
-                let joiner = EventJoiner::new(usize::try_from(longest).unwrap_or(usize::MAX));
+                let is_body_sent = body.is_some();
+                if let Some(body) = body {
+                    stream.queue_body(body, true);
+                }
                 let usage = usage_chunk(call, candidate, injected);
-                self.attempt = Some(Attempt { stream, joiner, usage });
+                self.attempt = Some(Attempt { stream, is_body_sent, usage });
             }
             Err(NotOpened::Requeue(cause)) => self.machine.handle_unsent(now, cause),
             Err(NotOpened::Fail(failure)) => {
@@ -161,10 +208,9 @@ impl State {
     /// Tells the machine what was heard; what is the client's goes into its answer.
     pub(super) fn handle_answer(&mut self, request: &Request, now: Instant, heard: Heard) {
         match heard {
-            Heard::Step(None) => {}
-            Heard::Step(Some(Step::Frame(frame))) => self.handle_frame(now, frame),
-            Heard::Step(Some(Step::Event(event))) => self.handle_event(now, event),
-            Heard::Step(Some(Step::Refused(refused))) => {
+            Heard::Step(Step::Frame(frame)) => self.handle_frame(now, frame),
+            Heard::Step(Step::Event(event)) => self.handle_event(now, event),
+            Heard::Step(Step::Refused(refused)) => {
                 self.attempt = None;
                 match refused.requeue() {
                     Some(cause) => self.machine.handle_unsent(now, cause),
@@ -181,6 +227,11 @@ impl State {
                 self.attempt = None;
                 self.answer.close();
                 self.machine.handle_node_lost(now, reason);
+            }
+            Heard::NoMemory => {
+                self.attempt = None;
+                let limit = request.core.budget.stats().limit;
+                self.machine.handle_ended(now, Ended::Failed(too_large(OverBudget { limit })));
             }
             Heard::Nonsense(problem) => {
                 // Dropping the stream tells the Node to stop.
@@ -256,6 +307,12 @@ impl State {
     }
 }
 
+/// The failure of an upload that would have to be sent anew and has passed already.
+fn gone_by() -> Failure {
+    let message = "the node refused the request after it had taken a part of its body";
+    Failure::new(ErrorCode::NodeLost, message)
+}
+
 /// Why a stream could not be opened, by what follows.
 enum NotOpened {
     Requeue(Requeue),
@@ -275,12 +332,7 @@ fn open(link: &iop_net::link::EdgeLink, message: RequestMessage) -> Result<EdgeS
 }
 
 /// The body for this candidate: its name for the target, perhaps the option, the rest as it came.
-fn body(
-    request: &Request,
-    original: &Original,
-    candidate: &Candidate,
-    include_usage: bool,
-) -> Bytes {
+fn body(request: &Request, original: &Kept, candidate: &Candidate, include_usage: bool) -> Bytes {
     let routing = &request.call.routing;
     let body = routing.rewrite(&original.body, Some(candidate.target.as_str()), include_usage);
     if body.as_ptr() == original.body.as_ptr() { body } else { request.core.budget.adopt(body) }
@@ -305,7 +357,7 @@ fn tunnel(
     client: &HeaderMap,
     candidate: &Candidate,
     send: &Send,
-    body: &Bytes,
+    content_length: Option<u64>,
 ) -> TunnelRequest {
     TunnelRequest {
         head: head(call, candidate, send),
@@ -313,12 +365,12 @@ fn tunnel(
         method: call.operation.need.method.to_owned(),
         path_and_query: call.path_and_query.clone(),
         headers: headers::for_provider(client, candidate.usage == UsageMode::Exact),
-        content_length: Some(body.len() as u64),
+        content_length,
     }
 }
 
-fn run(call: &Call, candidate: &Candidate, send: &Send) -> RunRequest {
-    RunRequest { head: head(call, candidate, send), kind: call.operation.kind }
+fn run(call: &Call, candidate: &Candidate, send: &Send, kind: RunKind) -> RunRequest {
+    RunRequest { head: head(call, candidate, send), kind }
 }
 
 /// Reads what kind of answer the Edge must write.

@@ -9,6 +9,7 @@ use iop_dialect::splice::Routing;
 use iop_store::Receipt;
 use iop_types::SessionId;
 
+use super::upload::Upload;
 use crate::surface::openai::Operation;
 
 /// What a client asked for, read once.
@@ -38,8 +39,16 @@ pub(crate) struct Call {
 pub(crate) struct Original {
     /// Headers as the client sent them.
     pub(crate) headers: HeaderMap,
-    /// The body as the client sent it.
-    pub(crate) body: Bytes,
+    /// The body.
+    pub(crate) payload: Payload,
+}
+
+/// The body as the client sends it.
+pub(crate) enum Payload {
+    /// All of it.
+    Whole(Bytes),
+    /// It passes while it arrives.
+    Arriving(Box<Upload>),
 }
 
 impl Call {

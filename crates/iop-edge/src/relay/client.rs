@@ -9,7 +9,7 @@ use http_body::Frame;
 use iop_dispatch::{ClientIdle, IdleRule};
 
 use super::answer::Head;
-use super::{Broken, Request};
+use super::{Broken, Incoming, Request};
 
 /// What is known of a client.
 pub(super) struct Client {
@@ -69,6 +69,17 @@ impl Attendance {
     /// Waits for the head of the answer.
     pub(crate) async fn head(&self) -> Head {
         std::future::poll_fn(|cx| self.0.poll_head(cx)).await
+    }
+
+    /// Returns what is left of the client's body when an error answers it too early. A body that is
+    /// answered otherwise goes on to the provider.
+    pub(crate) fn unread(&self, head: &Head) -> Option<Box<dyn Incoming>> {
+        let is_error = match head {
+            Head::Whole(response) => !response.status().is_success(),
+            Head::Relayed { status, .. } => status.is_client_error() || status.is_server_error(),
+        };
+        let upload = self.0.with(|state, _| state.upload.take_if(|_| is_error))?;
+        (!upload.has_ended()).then(|| upload.into_source())
     }
 }
 

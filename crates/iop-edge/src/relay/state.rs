@@ -3,6 +3,8 @@
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::HeaderMap;
 use iop_admission::Refused;
 use iop_dispatch::{AttemptEnd, Dispatch, Ended, Finish, IdleRule, Output, Spec};
 use iop_types::Requeue;
@@ -10,8 +12,9 @@ use iop_types::Requeue;
 use super::Request;
 use super::answer::Answer;
 use super::attempt::{self, Attempt};
-use super::call::Original;
+use super::call::{Original, Payload};
 use super::client::Client;
+use super::upload::{Stop, Upload};
 use crate::admit::{Held, Queued, Standing};
 use crate::history;
 use crate::timer::Timer;
@@ -24,7 +27,9 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 pub(super) struct State {
     pub(super) machine: Dispatch,
     pub(super) seat: Seat,
-    pub(super) original: Option<Original>,
+    pub(super) original: Option<Kept>,
+    /// The body, where it passes while it arrives.
+    pub(super) upload: Option<Box<Upload>>,
     pub(super) attempt: Option<Attempt>,
     pub(super) answer: Answer,
     pub(super) timer: Timer,
@@ -37,6 +42,15 @@ pub(super) struct State {
     pub(super) has_farewell: bool,
 }
 
+/// What may have to be sent more than once; let go as soon as it cannot be any more, because a stream
+/// may live long.
+pub(super) struct Kept {
+    /// Headers as the client sent them.
+    pub(super) headers: HeaderMap,
+    /// The body, unless it passes while it arrives.
+    pub(super) body: Bytes,
+}
+
 /// What the request holds of admission.
 pub(super) enum Seat {
     Nowhere,
@@ -47,10 +61,16 @@ pub(super) enum Seat {
 impl State {
     /// A request that has not asked for capacity yet.
     pub(super) fn new(spec: Spec, rule: IdleRule, original: Original) -> Self {
+        let Original { headers, payload } = original;
+        let (body, upload) = match payload {
+            Payload::Whole(body) => (body, None),
+            Payload::Arriving(upload) => (Bytes::new(), Some(upload)),
+        };
         Self {
             machine: Dispatch::new(spec),
             seat: Seat::Nowhere,
-            original: Some(original),
+            original: Some(Kept { headers, body }),
+            upload,
             attempt: None,
             answer: Answer::default(),
             timer: Timer::default(),
@@ -83,6 +103,9 @@ impl State {
             self.follow(request, now);
             return Poll::Ready(());
         }
+        if self.pump(request, now, cx).is_ready() {
+            return Poll::Ready(());
+        }
         self.poll_timer(request, now, cx)
     }
 
@@ -93,16 +116,43 @@ impl State {
         while !self.machine.is_over() && self.advance(request, now, &mut nobody).is_ready() {}
     }
 
+    /// Passes on what the client sends of its body while there is room; ready when it went wrong.
+    fn pump(&mut self, request: &Request, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(upload) = &mut self.upload else { return Poll::Pending };
+        let Some(attempt) = self.attempt.as_mut().filter(|_| self.machine.outcome().is_none())
+        else {
+            upload.rest();
+            return Poll::Pending;
+        };
+        let stop = ready!(attempt.pump(upload, now, cx));
+        self.stop_upload(request, now, stop);
+        Poll::Ready(())
+    }
+
+    /// The client's body goes no further: the attempt that waits for it has failed.
+    fn stop_upload(&mut self, request: &Request, now: Instant, stop: Stop) {
+        // Letting go of the stream tells the Node to stop.
+        self.attempt = None;
+        self.answer.close();
+        self.machine.handle_ended(now, Ended::Failed(stop.failure()));
+        self.follow(request, now);
+    }
+
     fn poll_timer(&mut self, request: &Request, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let keep_alive = self.answer.keep_alive_at(request.core.timing.keep_alive);
         let last_word = self.served_at.map(|at| at + LAST_WORD);
-        let due = self.machine.poll_timeout().into_iter().chain(keep_alive).chain(last_word).min();
+        let pause = self.upload.as_ref().and_then(|upload| upload.due());
+        let due = self.machine.poll_timeout().into_iter();
+        let due = due.chain(keep_alive).chain(last_word).chain(pause).min();
         let reached = ready!(self.timer.poll(due, cx));
         let now = now.max(reached);
         if last_word.is_some_and(|at| at <= now) && self.attempt.take().is_some() {
             // Letting go of the stream cancels what the provider still does.
             let evidence = self.answer.close();
             self.machine.handle_ended(now, Ended::Completed(evidence));
+        }
+        if let Some(stop) = self.upload.as_ref().and_then(|upload| upload.overdue(now)) {
+            self.stop_upload(request, now, stop);
         }
         self.answer.handle_time(now, request.core.timing.keep_alive);
         self.machine.handle_timeout(now);

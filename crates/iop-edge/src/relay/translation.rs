@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use iop_dialect::openai::{AnswerWriter, EmbeddingsRequest, EmbeddingsWriter, Head, StreamWriter};
 use iop_types::{Event, EventKind, Part};
 
-use crate::budget::{Budget, OverBudget, Share};
+use iop_net::memory::{Budget, OverBudget, Share};
 
 /// Writes one answer.
 #[derive(Debug)]

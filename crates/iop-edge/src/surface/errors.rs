@@ -162,7 +162,7 @@ impl From<BodyError> for ErrorAnswer {
 impl From<guard::Refusal> for ErrorAnswer {
     fn from(refusal: guard::Refusal) -> Self {
         let code = match refusal {
-            guard::Refusal::NoHost => ErrorCode::InvalidRequest,
+            guard::Refusal::NoHost | guard::Refusal::Several(_) => ErrorCode::InvalidRequest,
             guard::Refusal::Host(_) | guard::Refusal::Origin(_) => ErrorCode::Forbidden,
         };
         Self::new(code, refusal.to_string())

@@ -12,7 +12,7 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN, VARY,
 };
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 /// The rules of one listener.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +27,9 @@ pub(crate) enum Refusal {
     /// HTTP/1.1 demands a Host.
     #[error("the request has no Host header")]
     NoHost,
+    /// Two of these contradict each other, or one of them is hidden from somebody in between.
+    #[error("the request has more than one {0} header: send it once")]
+    Several(&'static str),
     /// The Host is not a name of this Edge.
     #[error(
         "host `{0}` is not a name of this edge: use 127.0.0.1 or localhost, or add the name to \
@@ -63,7 +66,7 @@ impl Guard {
         headers: &HeaderMap,
     ) -> Result<Allowed, Refusal> {
         let authority = self.check_host(version, uri, headers)?;
-        let Some(origin) = headers.get(ORIGIN) else { return Ok(Allowed(None)) };
+        let Some(origin) = single(headers, &ORIGIN, "Origin")? else { return Ok(Allowed(None)) };
         let text = origin.to_str().unwrap_or("(not text)");
         if self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(text)) {
             return Ok(Allowed(Some(origin.clone())));
@@ -82,12 +85,7 @@ impl Guard {
         headers: &HeaderMap,
     ) -> Result<Option<Authority>, Refusal> {
         // HTTP/2 carries it in the request's own authority, as does an absolute-form target.
-        let mut named = headers.get_all(HOST).iter();
-        let first = named.next();
-        if named.next().is_some() {
-            return Err(Refusal::Host("(several)".to_owned()));
-        }
-        let from_header = match first {
+        let from_header = match single(headers, &HOST, "Host")? {
             None => None,
             Some(value) => match value.as_bytes().try_into() {
                 Ok(authority) => Some(authority),
@@ -157,6 +155,20 @@ impl Allowed {
             answer.append(VARY, HeaderValue::from_static("access-control-request-headers"));
         }
         is_preflight
+    }
+}
+
+/// Reads a header that a request may carry once.
+fn single<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+    shown: &'static str,
+) -> Result<Option<&'a HeaderValue>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    match values.next() {
+        None => Ok(first),
+        Some(_) => Err(Refusal::Several(shown)),
     }
 }
 
@@ -239,9 +251,19 @@ mod tests {
         let path = Uri::from_static("/health");
         assert!(guard.check(Version::HTTP_10, &path, &HeaderMap::new()).is_ok());
         assert_eq!(guard.check(Version::HTTP_11, &path, &HeaderMap::new()), Err(Refusal::NoHost));
-        let mut twice = request(Some("localhost"), None);
-        twice.append(HOST, HeaderValue::from_static("evil.example"));
-        assert!(check(&guard, &twice).is_err());
+    }
+
+    #[test]
+    fn two_hosts_or_two_origins_are_a_malformed_request_even_when_they_agree() {
+        let guard = Guard::new(&[], &["*".to_owned()]);
+        for second in ["localhost", "evil.example"] {
+            let mut twice = request(Some("localhost"), None);
+            twice.append(HOST, HeaderValue::from_static(second));
+            assert_eq!(check(&guard, &twice), Err(Refusal::Several("Host")));
+        }
+        let mut twice = request(Some("localhost"), Some("http://localhost"));
+        twice.append(ORIGIN, HeaderValue::from_static("http://localhost"));
+        assert_eq!(check(&guard, &twice), Err(Refusal::Several("Origin")));
     }
 
     #[test]

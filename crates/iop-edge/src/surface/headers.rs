@@ -1,8 +1,9 @@
 //! Which headers cross the Edge, in both directions.
 //!
 //! What belongs to one connection stays on it (RFC 9110, 7.6.1); what belongs to the client's relation
-//! with this Edge (credentials, cookies, its page's origin) never reaches a provider; framing is made
-//! anew on each side. Everything else passes as it came.
+//! with this Edge (credentials, cookies, its page's origin) never reaches a provider; what a provider
+//! says of its own host (cookies, other ways to reach it) would be taken for this Edge's and never
+//! reaches a client; framing is made anew on each side. Everything else passes as it came.
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName};
@@ -48,7 +49,7 @@ pub(crate) fn for_client(provider: &[Header]) -> HeaderMap {
         ) else {
             continue;
         };
-        if is_hop_by_hop(name.as_str()) || name.as_str().starts_with("access-control-") {
+        if is_hop_by_hop(name.as_str()) || is_about_its_host(name.as_str()) {
             continue;
         }
         headers.append(name, value);
@@ -104,9 +105,16 @@ fn is_private(name: &str) -> bool {
             | "content-length"
             | "origin"
             | "referer"
+            | "x-iop-model"
     ) || name.starts_with("proxy-")
         || name.starts_with("access-control-")
         || name.starts_with("sec-")
+}
+
+/// What holds for the provider's own host: a browser would keep it for this Edge's.
+fn is_about_its_host(name: &str) -> bool {
+    matches!(name, "set-cookie" | "alt-svc" | "strict-transport-security" | "clear-site-data")
+        || name.starts_with("access-control-")
 }
 
 fn is_named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
@@ -194,6 +202,8 @@ mod tests {
             Header::from_static("keep-alive", "timeout=5"),
             Header::from_static("transfer-encoding", "chunked"),
             Header::from_static("access-control-allow-origin", "*"),
+            Header::from_static("set-cookie", "__cf_bm=1; Domain=.example"),
+            Header::from_static("alt-svc", "h3=\":443\""),
             Header::from_static("x-ratelimit-remaining-requests", "0"),
         ];
         let kept = for_client(&provider);

@@ -17,11 +17,11 @@ use iop_types::{ErrorCode, RequestId, RouteName, RunKind};
 use jiff::Timestamp;
 
 use super::errors::ErrorAnswer;
-use super::identity;
 use super::response::ResponseBody;
+use super::{identity, upload};
 use crate::body::{self, Limits};
 use crate::core::Core;
-use crate::relay::{self, Call, Head, Original, RelayBody};
+use crate::relay::{self, Call, Head, Original, Payload, RelayBody};
 
 /// One inference operation.
 #[derive(Debug)]
@@ -30,32 +30,52 @@ pub(crate) struct Operation {
     pub(crate) name: &'static str,
     /// What a provider must offer.
     pub(crate) need: Need,
-    /// What a run of it produces.
-    pub(crate) kind: RunKind,
-    /// Which text it answers with; `None` where it answers with vectors.
+    /// Which text it answers with; `None` where it answers with something else.
     pub(crate) text: Option<TextKind>,
+    /// Whether its body may be a form, which streams through.
+    pub(crate) takes_form: bool,
+}
+
+impl Operation {
+    /// An operation that is only relayed.
+    const fn relayed(name: &'static str, path: &'static str) -> Self {
+        let need = Need { method: "POST", path, run: None };
+        Self { name, need, text: None, takes_form: false }
+    }
+
+    /// An operation that is only relayed and brings a file.
+    const fn uploaded(name: &'static str, path: &'static str) -> Self {
+        Self { takes_form: true, ..Self::relayed(name, path) }
+    }
 }
 
 /// Every inference operation.
-pub(crate) static OPERATIONS: [Operation; 3] = [
+pub(crate) static OPERATIONS: [Operation; 10] = [
     Operation {
         name: "openai.chat",
         need: Need { method: "POST", path: "/v1/chat/completions", run: Some(RunKind::Chat) },
-        kind: RunKind::Chat,
         text: Some(TextKind::Chat),
+        takes_form: false,
     },
     Operation {
         name: "openai.completions",
         need: Need { method: "POST", path: "/v1/completions", run: Some(RunKind::Completion) },
-        kind: RunKind::Completion,
         text: Some(TextKind::Completion),
+        takes_form: false,
     },
     Operation {
         name: "openai.embeddings",
         need: Need { method: "POST", path: "/v1/embeddings", run: Some(RunKind::Embedding) },
-        kind: RunKind::Embedding,
         text: None,
+        takes_form: false,
     },
+    Operation::relayed("openai.rerank", "/v1/rerank"),
+    Operation::relayed("openai.moderations", "/v1/moderations"),
+    Operation::relayed("openai.speech", "/v1/audio/speech"),
+    Operation::uploaded("openai.transcriptions", "/v1/audio/transcriptions"),
+    Operation::uploaded("openai.translations", "/v1/audio/translations"),
+    Operation::relayed("openai.images", "/v1/images/generations"),
+    Operation::uploaded("openai.image_edits", "/v1/images/edits"),
 ];
 
 /// Headers by which known clients tell which calls belong together.
@@ -79,7 +99,7 @@ pub(crate) async fn infer<B>(
     peer: Peer,
 ) -> Result<Response<ResponseBody>, ErrorAnswer>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
 {
     let received = crate::now();
     if core.is_stopping() {
@@ -88,8 +108,13 @@ where
     let (parts, body) = request.into_parts();
     let session_id = identity::session_id(&parts.headers)?;
     let waits = parts.headers.contains_key(EXPECT);
-    let body = body::read(body, body_limits(core), &core.budget, waits).await?;
-    let routing = Routing::read(&body)?;
+    let (routing, payload) = if upload::is_upload(operation, &parts.headers) {
+        let (model, upload) = upload::begin(core, operation, &parts, body, waits).await?;
+        (Routing::elsewhere(model), Payload::Arriving(Box::new(upload)))
+    } else {
+        let body = body::read(body, body_limits(core), &core.budget, waits).await?;
+        (Routing::read(&body)?, Payload::Whole(body))
+    };
     check_model(routing.model())?;
     let receipt = Receipt {
         run_id: identity::run_id(),
@@ -101,9 +126,14 @@ where
         form: None,
         received_at: received_at(received),
     };
-    let (call, original) = call(operation, receipt, received, parts, body, routing);
+    let (call, original) = call(operation, receipt, received, parts, payload, routing);
     let attendance = relay::Request::begin(core, call, original, peer);
-    Ok(match attendance.head().await {
+    let head = attendance.head().await;
+    if let Some(rest) = attendance.unread(&head) {
+        // A socket that closes over unread bytes resets and takes the answer with it.
+        body::drain_source(rest).await;
+    }
+    Ok(match head {
         Head::Whole(response) => response,
         Head::Relayed { status, headers } => {
             let mut response = Response::new(ResponseBody::Relayed(RelayBody::new(attendance)));
@@ -119,7 +149,7 @@ fn call(
     receipt: Receipt,
     received: Instant,
     parts: Parts,
-    body: Bytes,
+    payload: Payload,
     routing: Routing,
 ) -> (Call, Original) {
     let path_and_query =
@@ -132,10 +162,14 @@ fn call(
         path_and_query: path_and_query.to_owned(),
         version: parts.version,
         affinity: affinity(&parts.headers),
-        body_bytes: body.len(),
+        body_bytes: match &payload {
+            Payload::Whole(body) => body.len(),
+            // No tokens can be estimated from sound or pixels.
+            Payload::Arriving(_) => 0,
+        },
         routing,
     };
-    (call, Original { headers: parts.headers, body })
+    (call, Original { headers: parts.headers, payload })
 }
 
 /// Names go into history, messages and the link; no server has longer ones.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use http_body_util::BodyExt;
 use iop_edge::Timing;
 use iop_testkit::http::Client;
+use iop_types::{EventKind, Part};
 use iop_wire::v1::CancelReason;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -98,6 +99,28 @@ async fn a_client_that_waits_for_permission_gets_it_and_one_that_does_not_is_ser
 }
 
 #[tokio::test]
+async fn a_long_event_of_a_run_is_joined_within_the_memory_budget_and_not_beyond_it() {
+    let file = "version: 1\nlimits: { json_body: 64KiB, buffered_bodies: 256KiB }\n";
+    let (world, mut node) = World::running(file).await;
+    let mut client = world.chat(&streamed()).await;
+    let mut taken = node.next().await;
+    taken.event(EventKind::Start).await;
+    assert_eq!(client.head().await.unwrap().status, 200);
+    taken.text(&"x".repeat(60 * 1024)).await;
+    let event = client.json_event().await.unwrap().unwrap();
+    assert_eq!(event["choices"][0]["delta"]["content"].as_str().unwrap().len(), 60 * 1024);
+    let text = "x".repeat(MIB);
+    let part = Part::Text(text);
+    taken.try_event(EventKind::Delta { choice: 0, part }).await;
+    assert_eq!(taken.cancelled().await, CancelReason::ClientGone);
+    let body = client.body().await.unwrap();
+    let body = String::from_utf8_lossy(&body);
+    assert!(body.contains("over_memory_budget") && !body.contains("[DONE]"), "{body}");
+    assert_eq!(world.last_run().await["terminal"]["code"], "over_memory_budget");
+    world.idle().await;
+}
+
+#[tokio::test]
 async fn a_full_memory_budget_refuses_the_next_body_until_there_is_room() {
     let file = "version: 1\nlimits: { json_body: 1MiB, buffered_bodies: 1MiB }\n";
     let (world, mut node) = World::tunnelling(file).await;
@@ -109,6 +132,13 @@ async fn a_full_memory_budget_refuses_the_next_body_until_there_is_room() {
     let (head, message) = refused(&mut second, 503, "over_memory_budget").await;
     assert!(head.header("retry-after").is_some());
     assert!(message.contains("limits.buffered_bodies"), "{message}");
+    let memory = world.admin("/api/v1/status").await["buffered_bodies"].clone();
+    let used = memory["used_bytes"].as_u64().unwrap();
+    assert!((700 * 1024..=MIB as u64).contains(&used), "{memory}");
+    assert_eq!((&memory["limit_bytes"], &memory["refused"]), (&json!(MIB), &json!(1)));
+    assert!(memory["peak_bytes"].as_u64().unwrap() >= used, "{memory}");
+    assert_eq!(world.metric("iop_buffered_body_limit_bytes").await, Some(MIB as f64));
+    assert_eq!(world.metric("iop_buffered_body_refusals_total").await, Some(1.0));
     taken.unary(200, "{}").await;
     first.head().await.unwrap();
     world.idle().await;

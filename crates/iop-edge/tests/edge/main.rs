@@ -14,4 +14,5 @@ mod queue;
 mod run;
 mod shutdown;
 mod tunnel;
+mod upload;
 mod usage;

@@ -195,7 +195,7 @@ fn provider(key: &str, targets: &[&str], capacity: u32) -> ProviderStatus {
 
 /// A provider that takes the OpenAI operations as they are.
 pub(crate) fn tunnel(key: &str, targets: &[&str], capacity: u32) -> ProviderStatus {
-    let paths = [CHAT, "/v1/completions", "/v1/embeddings"];
+    let paths = [CHAT, "/v1/completions", "/v1/embeddings", "/v1/audio/transcriptions"];
     let operations =
         paths.map(|path| Operation { method: "POST".to_owned(), path: path.to_owned() });
     let capabilities = Capabilities { tunnel: operations.into(), ..Capabilities::default() };

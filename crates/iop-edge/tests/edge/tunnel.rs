@@ -22,6 +22,24 @@ routes:
 ";
 
 #[tokio::test]
+async fn an_answer_that_has_no_body_promises_none_and_the_connection_goes_on() {
+    let (world, mut node) = World::tunnelling("version: 1\n").await;
+    let mut client = world.client().await;
+    for status in [204, 304, 204] {
+        client.post(CHAT, &unary()).await.unwrap();
+        let mut taken = node.next().await;
+        let cookie = ("set-cookie", "a=b");
+        taken.respond(status, &[("content-length", "12"), cookie, ("x-kept", "1")]).await;
+        taken.end();
+        let head = client.head().await.unwrap();
+        assert_eq!((head.status, head.header("content-length")), (status, None));
+        assert_eq!((head.header("set-cookie"), head.header("x-kept")), (None, Some("1")));
+        assert_eq!(client.body().await.unwrap(), "");
+    }
+    assert_eq!(world.last_run().await["terminal"]["kind"], "completed");
+}
+
+#[tokio::test]
 async fn only_the_models_name_changes_in_a_request_and_its_framing_is_made_anew() {
     let world = World::with(ALIAS).await;
     let mut node = world.node("box", vec![tunnel("p", &["org/very-long-name"], 1)]).await;

@@ -8,6 +8,7 @@ use iop_wire::frame::Frame;
 use iop_wire::{Message, v1};
 
 use super::{Drain, Link, Role, Stream};
+use crate::credit::BudgetStats;
 use crate::message::Piece;
 use crate::stream::StreamKey;
 
@@ -104,6 +105,9 @@ pub trait Behaviour: Debug + Sized {
     fn handle_overdue(link: &mut Link<Self>)
     where
         Self: Role;
+
+    /// Returns what this role has claimed at its peer for what it sends, where it keeps the books.
+    fn claimed(&self) -> Option<BudgetStats>;
 
     /// Makes the output that reports the end.
     fn closed(reason: CloseReason) -> Self::Output

@@ -12,7 +12,9 @@ use iop_wire::{Message, PROTOCOL_VERSION};
 use super::behaviour::{Behaviour, Head};
 use super::{Drain, Farewell, Late, Link, Phase, Role, Stream};
 use crate::commands::{Commands, MAX_COMMANDS, NotSent};
-use crate::credit::{ANSWER_WINDOW, ANSWER_WINDOW_MAX, Budget, FLOOR, REQUEST_WINDOW, Window};
+use crate::credit::{
+    ANSWER_WINDOW, ANSWER_WINDOW_MAX, Budget, BudgetStats, FLOOR, REQUEST_WINDOW, Window,
+};
 use crate::message::{Answer, MAX_HEAD, RequestMessage, StreamKind};
 use crate::outbox::{Control, Urgent};
 use crate::stream::{OpenError, Receiving, Sending, StreamError, StreamKey};
@@ -570,6 +572,10 @@ impl Behaviour for Edge {
             stream.extra.fate = Some(StreamError::TimedOut(patience));
             link.signal_readable(key);
         }
+    }
+
+    fn claimed(&self) -> Option<BudgetStats> {
+        Some(self.claims.stats())
     }
 
     fn closed(reason: CloseReason) -> Output {

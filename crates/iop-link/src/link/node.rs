@@ -14,7 +14,7 @@ use iop_wire::{Message, answer};
 use super::behaviour::{Behaviour, Head};
 use super::{Drain, Farewell, Late, Link, Phase, Role, Signal, Stream};
 use crate::commands::MAX_COMMANDS;
-use crate::credit::{ANSWER_WINDOW, FLOOR, MAX_CREDIT, REQUEST_WINDOW, Window};
+use crate::credit::{ANSWER_WINDOW, BudgetStats, FLOOR, MAX_CREDIT, REQUEST_WINDOW, Window};
 use crate::message::{Answer, MAX_OVERHEAD, MIN_CHARGE, RequestMessage, StreamKind};
 use crate::outbox::{Control, Urgent};
 use crate::stream::{Receiving, Sending, StreamError, StreamKey};
@@ -540,6 +540,10 @@ impl Behaviour for Node {
     }
 
     fn handle_overdue(_: &mut Link<Self>) {}
+
+    fn claimed(&self) -> Option<BudgetStats> {
+        None
+    }
 
     fn closed(reason: CloseReason) -> Output {
         Output::Closed(reason)

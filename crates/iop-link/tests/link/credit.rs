@@ -4,9 +4,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use iop_link::StreamKey;
 use iop_link::credit::{ANSWER_WINDOW, ANSWER_WINDOW_MAX, FLOOR, REQUEST_WINDOW};
 use iop_link::message::MIN_CHARGE;
+use iop_link::{BudgetStats, StreamKey};
 use iop_testkit::Line;
 use iop_types::CloseReason;
 use iop_wire::{Message, v1};
@@ -86,6 +86,41 @@ fn a_stream_that_drains_fast_gets_a_window_of_1_mib() {
         largest = largest.max(pair.edge.link.reserved_bytes());
     }
     assert_eq!(largest, u64::from(ANSWER_WINDOW_MAX));
+}
+
+#[test]
+fn each_end_shows_what_its_budget_holds_and_what_it_came_to() {
+    let mut pair = Pair::up(Line::LOCAL);
+    let keys = [pair.open(run()), pair.open(run())];
+    for key in keys {
+        pair.edge.link.queue_body(key, Bytes::from(vec![b'x'; 1_000_000]), true);
+    }
+    pair.run(TICK);
+    let limit = v1::Limits::standard().credit_budget;
+    let two = |window: u32| 2 * u64::from(window);
+    let stats = |reserved, peak| BudgetStats { limit, reserved, peak };
+    let edge = pair.edge.link.stats();
+    assert_eq!(edge.receiving, stats(two(ANSWER_WINDOW), two(ANSWER_WINDOW)));
+    assert_eq!(edge.claimed, Some(stats(two(REQUEST_WINDOW), two(REQUEST_WINDOW))));
+    let node = pair.node.link.stats();
+    assert_eq!(
+        (node.receiving, node.claimed),
+        (stats(two(REQUEST_WINDOW), two(REQUEST_WINDOW)), None)
+    );
+    for key in keys {
+        pair.edge.link.release(key);
+        let at_node = pair.accepted(key.id);
+        pair.run(TICK);
+        pair.node.link.finish(at_node, complete()).unwrap();
+        pair.node.link.release_body(at_node);
+        pair.node.link.release_answers(at_node);
+        pair.node.link.release_cancelled(at_node);
+    }
+    pair.run(TICK);
+    let edge = pair.edge.link.stats();
+    assert_eq!(edge.receiving, stats(0, two(ANSWER_WINDOW)));
+    assert_eq!(edge.claimed, Some(stats(0, two(REQUEST_WINDOW))));
+    assert_eq!(pair.node.link.stats().receiving, stats(0, two(REQUEST_WINDOW)));
 }
 
 #[test]

@@ -10,7 +10,9 @@ use iop_link::{Answer, LinkStats, NotSent, OpenError, RequestMessage, StreamErro
 use iop_types::{CommandRequest, Generation, NodeId, Patience};
 use iop_wire::{EventJoiner, v1};
 
+use super::LinkServerConfig;
 use super::shared::{Shared, Wait, now};
+use crate::memory::{Budget, Share};
 
 /// A ready link, as the Edge holds it. Clones are handles of the same link.
 #[derive(Clone)]
@@ -19,6 +21,7 @@ pub struct EdgeLink {
     node: NodeId,
     generation: Generation,
     max_run_event: usize,
+    memory: Budget,
 }
 
 impl EdgeLink {
@@ -26,10 +29,10 @@ impl EdgeLink {
         shared: Arc<Shared<Edge>>,
         node: NodeId,
         generation: Generation,
-        limits: &v1::Limits,
+        config: &LinkServerConfig,
     ) -> Self {
-        let max_run_event = usize::try_from(limits.max_run_event).unwrap_or(usize::MAX);
-        Self { shared, node, generation, max_run_event }
+        let max_run_event = usize::try_from(config.limits.max_run_event).unwrap_or(usize::MAX);
+        Self { shared, node, generation, max_run_event, memory: config.memory.clone() }
     }
 
     /// Returns the Node at the other end.
@@ -52,6 +55,7 @@ impl EdgeLink {
             shared: Arc::clone(&self.shared),
             key,
             joiner: EventJoiner::new(self.max_run_event),
+            joining: self.memory.share(),
         })
     }
 
@@ -98,6 +102,8 @@ pub struct EdgeStream {
     shared: Arc<Shared<Edge>>,
     key: StreamKey,
     joiner: EventJoiner,
+    /// Covers the event that is being joined.
+    joining: Share,
 }
 
 impl EdgeStream {
@@ -116,7 +122,8 @@ impl EdgeStream {
     /// arrived before the end is yielded before the error.
     ///
     /// # Errors
-    /// The link ended, or this stream broke the protocol; nothing follows.
+    /// The link ended, this stream broke the protocol, or no memory is left for a long event; nothing
+    /// follows.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answer, StreamError>> {
         loop {
             let answer = ready!(
@@ -126,8 +133,13 @@ impl EdgeStream {
                 Answer::Frame(_) => return Poll::Ready(Ok(answer)),
                 Answer::Command(_) => self.shared.with(|link| link.reject(self.key)),
                 Answer::Event(event) => match self.joiner.push(event) {
-                    Ok(Some(event)) => return Poll::Ready(Ok(Answer::Event(event))),
-                    Ok(None) => {}
+                    Ok(Some(event)) => {
+                        let _ = self.joining.cover(0);
+                        return Poll::Ready(Ok(Answer::Event(event)));
+                    }
+                    Ok(None) if self.joining.cover(self.joiner.held()).is_ok() => {}
+                    // Whoever reads this lets go of the stream, which tells the Node to stop.
+                    Ok(None) => return Poll::Ready(Err(StreamError::NoMemory)),
                     Err(_) => self.shared.with(|link| link.reject(self.key)),
                 },
             }

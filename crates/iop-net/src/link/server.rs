@@ -19,6 +19,7 @@ use super::driver::Driver;
 use super::shared::{Shared, now};
 use super::transport::{PlaintextRefused, prepare, require_loopback};
 use super::{EdgeHost, EdgeLink};
+use crate::memory::Budget;
 use crate::net::Listener;
 use crate::socket::Socket;
 
@@ -35,6 +36,8 @@ pub struct LinkServerConfig {
     pub boot_id: EdgeBootId,
     /// Limits told to every Node.
     pub limits: v1::Limits,
+    /// Pays for events that come in parts and are joined.
+    pub memory: Budget,
 }
 
 /// Accepts links, mints generations, settles takeovers.
@@ -241,8 +244,7 @@ impl Server {
         ready: v1::NodeReadyRequest,
     ) {
         let Seat::Held { node, generation, link } = seat else { return };
-        let handle =
-            EdgeLink::new(Arc::clone(shared), node.clone(), *generation, &self.config.limits);
+        let handle = EdgeLink::new(Arc::clone(shared), node.clone(), *generation, &self.config);
         *link = Some(handle.clone());
         self.host.ready(handle, ready);
     }

@@ -11,6 +11,7 @@ use iop_net::link::{
     NodeHost, NodeLink, NodeRequest, PlaintextRefused, RequestMessage, StreamError,
     SupervisorConfig, supervise_over,
 };
+use iop_net::memory::Budget;
 use iop_types::{CloseReason, CommandFrame, CommandId, EdgeBootId, Generation, InstanceId, NodeId};
 use iop_wire::answer::command_frame;
 use iop_wire::v1::{self, provider_tunnel_frame};
@@ -99,8 +100,10 @@ impl Edge {
         let (sender, told) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();
         let boot_id = EdgeBootId::from_slice(&[9; 16]).expect("16 bytes");
-        let server =
-            LinkServer::new(LinkServerConfig { boot_id, limits }, Arc::new(RecordingEdge(sender)));
+        let server = LinkServer::new(
+            LinkServerConfig { boot_id, limits, memory: Budget::new(usize::MAX) },
+            Arc::new(RecordingEdge(sender)),
+        );
         let task = tokio::spawn(server.serve(net.listener(listener), shutdown.clone(), PATIENCE));
         Self { address, told, shutdown, task, net }
     }

@@ -13,6 +13,7 @@ use iop_net::link::{
     Answer, EdgeCommand, EdgeHost, EdgeLink, EdgeStream, LinkServer, LinkServerConfig,
     RequestMessage,
 };
+use iop_net::memory::Budget;
 use iop_net::net::TokioNet;
 use iop_node::{LocalServer, Node, Secrets, Settings};
 use iop_types::{
@@ -100,8 +101,10 @@ impl Rig {
         let address = listener.local_addr().unwrap();
         let boot_id = EdgeBootId::from_uuid(Uuid::new_v4());
         let limits = v1::Limits::standard();
-        let server =
-            LinkServer::new(LinkServerConfig { boot_id, limits }, Arc::clone(&edge) as Arc<_>);
+        let server = LinkServer::new(
+            LinkServerConfig { boot_id, limits, memory: Budget::new(usize::MAX) },
+            Arc::clone(&edge) as Arc<_>,
+        );
         let serving = tokio::spawn(async move {
             let shutdown = CancellationToken::new();
             server.serve(listener, shutdown, Duration::ZERO).await.unwrap();

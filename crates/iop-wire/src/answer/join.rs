@@ -48,6 +48,11 @@ impl EventJoiner {
         Self { max_bytes, open: None }
     }
 
+    /// Returns the bytes that an unfinished event takes in memory.
+    pub fn held(&self) -> usize {
+        self.open.as_ref().map_or(0, |open| open.payload.capacity())
+    }
+
     /// Takes the next event of the stream; yields it once it is whole.
     ///
     /// # Errors

@@ -72,10 +72,19 @@ async fn what_cannot_be_started_is_refused_with_what_to_do() {
     refused(&up(&[twice, twice].concat()), 2, &["`a` twice", "its own name"]).await;
     refused(&up(&["--demo", "--provider", twice[1]]), 2, &["cannot be used with"]).await;
     refused(&["up", "--nonsense"], 2, &["--nonsense"]).await;
+    for workers in ["0", "100000", "many"] {
+        refused(&["status", "--workers", workers], 2, &["--workers", workers]).await;
+    }
 
     let bad = file("bad.yaml", "version: 1\nnodez: {}\n");
     let edge = ["edge", "--config", &bad];
     refused(&edge, 1, &["bad.yaml:2:1", "`nodez`", "did you mean `nodes`"]).await;
+    let script = "{ adapter: mock, script: { answer: { chunk_delay_ms: soon } } }";
+    let script = format!("version: 1\nnodes: {{ box: {{ providers: {{ demo: {script} }} }} }}\n");
+    let script = file("script.yaml", &script);
+    let says = ["script.yaml", "nodes.box.providers.demo", "chunk_delay_ms"];
+    refused(&["config", "check", &script], 1, &says).await;
+    refused(&["edge", "--config", &script], 1, &says).await;
     let missing = dir.path().join("missing.yaml").display().to_string();
     refused(&["edge", "--config", &missing], 1, &["missing.yaml", "cannot be read"]).await;
     let far = file("far.yaml", "version: 1\nnode: x\nedge: 10.0.0.1:7401\n");
@@ -140,6 +149,17 @@ async fn the_commands_that_ask_an_edge_tell_what_it_did() {
     assert_eq!(json(&["runs", "show", id]).await, run);
     let status = json(&["status"]).await;
     assert_eq!(status["status"]["in_flight"], 0);
+    let memory = &status["status"]["buffered_bodies"];
+    assert_eq!((&memory["limit_bytes"], &memory["used_bytes"]), (&json!(512 << 20), &json!(0)));
+    assert!(memory["peak_bytes"].as_u64().unwrap() > 0 && memory["refused"] == 0, "{memory}");
+    for direction in ["answer_credit", "body_credit"] {
+        let credit = &status["nodes"][0]["link"][direction];
+        assert_eq!(
+            (&credit["limit_bytes"], &credit["reserved_bytes"]),
+            (&json!(64 << 20), &json!(0))
+        );
+        assert!(credit["peak_bytes"].as_u64().unwrap() > 0, "{credit}");
+    }
     assert_eq!(status["providers"][0]["capacity"], 3);
     assert_eq!(json(&["models"]).await["models"][0]["model"], MODEL);
 
@@ -148,7 +168,10 @@ async fn the_commands_that_ask_an_edge_tell_what_it_did() {
     let page = printed(&["runs", "show", id, "--admin", &admin]).await;
     assert!(page.contains("script") && page.contains(MODEL), "{page}");
     assert!(printed(&["models", "--admin", &admin]).await.contains(MODEL));
-    assert!(printed(&["status", "--admin", &admin]).await.contains("script"));
+    let page = printed(&["status", "--admin", &admin]).await;
+    for told in ["script", "of 512 MiB for whole bodies (peak ", "0 B (peak 64 KiB) of 64 MiB"] {
+        assert!(page.contains(told), "`{told}` is missing in:\n{page}");
+    }
     refused(&["runs", "show", "nonsense", "--admin", &admin], 1, &["nonsense"]).await;
     let chat = ["chat", "hello", "--model", "nope", "--endpoint", &endpoint];
     refused(&chat, 1, &["nope"]).await;

@@ -110,7 +110,10 @@ routes:
         .until("the provider is known to be away", async |edge| {
             let (head, body) = http::post(edge.clients, CHAT, &unary("r")).await.unwrap();
             let body: Value = serde_json::from_slice(&body).unwrap();
-            told.push((head.status, body["error"]["code"].as_str().unwrap().to_owned()));
+            let error = &body["error"];
+            told.push((head.status, error["code"].as_str().unwrap().to_owned()));
+            let message = error["message"].as_str().unwrap();
+            assert!(head.status == 503 || message.contains("provider `p`"), "{message}");
             head.status == 503
         })
         .await;

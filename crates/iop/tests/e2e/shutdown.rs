@@ -93,12 +93,17 @@ async fn what_is_left_after_the_drain_time_gets_one_end_and_the_exit_is_still_cl
 async fn a_second_order_does_not_wait() {
     let provider = ScriptedProvider::start().await;
     provider.on(CHAT, |_| stream::held(2));
-    let (mut group, mut node) = group(&provider, "20s").await;
-    let mut client = group.edge.chat(&streamed(MODEL)).await;
-    client.head().await.unwrap();
-    for (process, code) in [(&mut node, 130), (&mut group.process, 143)] {
+    for code in [130, 143] {
+        let (mut group, mut node) = group(&provider, "20s").await;
+        let mut client = group.edge.chat(&streamed(MODEL)).await;
+        client.head().await.unwrap();
+        let process = if code == 130 { &mut node } else { &mut group.process };
         process.terminate();
         process.wait_for_line("a second signal ends it at once").await;
+        if code == 143 {
+            // The same signal is a second order once it cannot be an echo of the first.
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
         let asked = Instant::now();
         if code == 130 {
             process.interrupt();
@@ -108,8 +113,23 @@ async fn a_second_order_does_not_wait() {
         let status = process.wait_for_exit().await;
         assert_eq!(status.code(), Some(code));
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert!(client.body_and_end().await.1.unwrap_err().is_early_end());
     }
-    assert!(client.body_and_end().await.1.unwrap_err().is_early_end());
+}
+
+#[tokio::test]
+async fn an_order_that_arrives_twice_at_once_is_one_order() {
+    let provider = ScriptedProvider::start().await;
+    provider.on(CHAT, |_| stream::held(2));
+    let (mut group, _node) = group(&provider, "20s").await;
+    let mut client = group.edge.chat(&streamed(MODEL)).await;
+    client.head().await.unwrap();
+    group.process.terminate();
+    group.process.wait_for_line("a second signal ends it at once").await;
+    group.process.terminate();
+    provider.release(1);
+    assert_eq!(client.body().await.unwrap(), stream::held_body(2));
+    assert!(group.process.wait_for_exit().await.success());
 }
 
 #[tokio::test]

@@ -1,14 +1,14 @@
 //! A Node that takes requests over the real link and answers as its test says.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use iop_net::link::{
-    Answer, AnswerSender, BoxFuture, Cancelled, NodeCommand, NodeHost, NodeLink, NodeRequest,
-    RequestMessage, StreamError, SupervisorConfig, supervise,
+    Answer, AnswerSender, BodyReceiver, BoxFuture, Cancelled, NodeCommand, NodeHost, NodeLink,
+    NodeRequest, RequestMessage, StreamError, SupervisorConfig, supervise,
 };
 use iop_types::{
     CloseReason, Event, EventKind, Failure, Finish, Generation, Header, InstanceId, Part,
@@ -28,6 +28,7 @@ pub(crate) struct FakeNode {
     taken: mpsc::UnboundedReceiver<Taken>,
     commands: mpsc::UnboundedReceiver<NodeCommand>,
     link: watch::Receiver<Option<NodeLink>>,
+    takes_at_once: Arc<AtomicBool>,
     shutdown: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -38,6 +39,7 @@ struct Host {
     taken: mpsc::UnboundedSender<Taken>,
     commands: mpsc::UnboundedSender<NodeCommand>,
     link: watch::Sender<Option<NodeLink>>,
+    takes_at_once: Arc<AtomicBool>,
 }
 
 impl FakeNode {
@@ -46,11 +48,13 @@ impl FakeNode {
         let (taken_in, taken) = mpsc::unbounded_channel();
         let (commands_in, commands) = mpsc::unbounded_channel();
         let (link_in, mut link) = watch::channel(None);
+        let takes_at_once = Arc::<AtomicBool>::default();
         let host = Arc::new(Host {
             providers: Mutex::new(providers),
             taken: taken_in,
             commands: commands_in,
             link: link_in,
+            takes_at_once: Arc::clone(&takes_at_once),
         });
         let config = SupervisorConfig {
             edge: edge.to_string(),
@@ -63,7 +67,7 @@ impl FakeNode {
         let supervised = supervise(config, host, shutdown.clone());
         let task = tokio::spawn(async move { supervised.await.unwrap() });
         soon("the node is linked", link.wait_for(Option::is_some)).await.unwrap();
-        Self { taken, commands, link, shutdown, task }
+        Self { taken, commands, link, takes_at_once, shutdown, task }
     }
 
     /// Waits for the next command.
@@ -74,6 +78,11 @@ impl FakeNode {
     /// Says whether a command has arrived.
     pub(crate) fn has_command(&self) -> bool {
         !self.commands.is_empty()
+    }
+
+    /// From now on requests are taken with their head, their body still to come.
+    pub(crate) fn take_at_once(&self) {
+        self.takes_at_once.store(true, Ordering::Relaxed);
     }
 
     /// Waits for the next request and its whole body.
@@ -130,17 +139,19 @@ impl NodeHost for Host {
 
     fn accept(&self, request: NodeRequest) {
         let taken = self.taken.clone();
+        let takes_at_once = self.takes_at_once.load(Ordering::Relaxed);
         tokio::spawn(async move {
             let NodeRequest { message, mut body, answers, cancelled } = request;
             let mut whole = BytesMut::new();
-            while let Some(Ok(part)) = body.recv().await {
+            while !takes_at_once && let Some(Ok(part)) = body.recv().await {
                 whole.extend_from_slice(&part);
             }
+            let arriving = takes_at_once.then_some(body);
             let asked = match message {
                 RequestMessage::Run(request) => Asked::Run(request.try_into().unwrap()),
                 RequestMessage::Tunnel(request) => Asked::Tunnel(request.try_into().unwrap()),
             };
-            let _ = taken.send(Taken { asked, body: whole.freeze(), answers, cancelled });
+            let _ = taken.send(Taken { asked, body: whole.freeze(), arriving, answers, cancelled });
         });
     }
 
@@ -157,6 +168,8 @@ impl NodeHost for Host {
 pub(crate) struct Taken {
     pub(crate) asked: Asked,
     pub(crate) body: Bytes,
+    /// What is still to come of it, where the Node takes requests at once.
+    pub(crate) arriving: Option<BodyReceiver>,
     answers: AnswerSender,
     cancelled: Cancelled,
 }
@@ -185,6 +198,19 @@ impl Taken {
         match &self.asked {
             Asked::Run(request) => request,
             Asked::Tunnel(_) => panic!("the request came as a tunnel"),
+        }
+    }
+
+    /// Reads the rest of the body; says whether it came to its end.
+    pub(crate) async fn rest(&mut self) -> (Vec<u8>, bool) {
+        let mut arriving = self.arriving.take().unwrap();
+        let mut rest = Vec::new();
+        loop {
+            match soon("the body goes on", arriving.recv()).await {
+                Some(Ok(part)) => rest.extend_from_slice(&part),
+                Some(Err(_)) => return (rest, false),
+                None => return (rest, true),
+            }
         }
     }
 
@@ -268,6 +294,14 @@ impl Taken {
         std::future::poll_fn(|cx| self.answers.poll_ready(cx)).await.unwrap();
         let session = self.head().session_id.clone();
         self.answers.send(Answer::Event(run_event(event.into(), session.as_ref()))).unwrap();
+    }
+
+    /// Sends an event that the Edge may not want any more.
+    pub(crate) async fn try_event(&mut self, event: impl Into<Event>) {
+        if std::future::poll_fn(|cx| self.answers.poll_ready(cx)).await.is_ok() {
+            let session = self.head().session_id.clone();
+            let _ = self.answers.send(Answer::Event(run_event(event.into(), session.as_ref())));
+        }
     }
 
     pub(crate) async fn text(&mut self, text: &str) {
