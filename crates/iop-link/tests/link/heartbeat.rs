@@ -1,5 +1,6 @@
 //! Liveness, idle and under load.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use iop_testkit::Line;
 use iop_types::CloseReason;
 use iop_wire::Message;
 
-use crate::support::{Pair, complete, run, spoken, text};
+use crate::support::{Pair, complete, run, spoken, text, tunnel};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -103,7 +104,7 @@ fn a_prefill_of_five_minutes_does_not_trip_it() {
     pair.run(300 * SECOND);
     pair.node.link.finish(accepted, complete()).unwrap();
     pair.run(SECOND);
-    assert!(matches!(pair.edge.link.poll_answer(key), std::task::Poll::Ready(Ok(_))));
+    assert!(matches!(pair.edge.link.poll_answer(key), Poll::Ready(Ok(_))));
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn a_body_of_12_mb_at_1_mbit_trips_nothing_and_delays_a_small_run_by_less_than_a
         let accepted = pair.accepted(small.id);
         let mut answered = false;
         while !answered {
-            if let std::task::Poll::Ready(Some(_)) = pair.node.link.poll_body(accepted) {
+            if let Poll::Ready(Some(_)) = pair.node.link.poll_body(accepted) {
                 pair.node.link.finish(accepted, complete()).unwrap();
             }
             received += pair.drain_streams(&[bulk_at_node]).0;
@@ -179,4 +180,49 @@ fn a_peer_that_asks_and_never_reads_is_given_up() {
     assert_eq!(pair.edge.link.close_reason(), Some(CloseReason::ControlOverflow));
     let last = spoken(&mut pair.edge.link);
     assert!(matches!(last[..], [ref close] if matches!(close.message, Some(Message::Close(_)))));
+}
+
+/// Nine minutes of a full line, on a manual clock.
+#[test]
+fn sixty_four_mib_over_a_line_of_1_mbit_keep_heartbeats_and_small_requests_alive() {
+    const BYTES: usize = 64 * 1024 * 1024;
+    const PART: usize = 64 * 1024;
+    const STEP: Duration = Duration::from_millis(500);
+    let mut pair = Pair::up(Line::SLOW);
+    let began = pair.clock.now();
+    let upload = pair.open(tunnel());
+    let (mut queued, mut read, mut at_node) = (0, 0, None);
+    let (mut most_queued, mut slowest, mut seconds) = (0, Duration::ZERO, 0);
+    while read < BYTES {
+        while queued < BYTES && pair.edge.link.poll_body_room(upload).is_ready() {
+            queued += PART;
+            pair.edge.link.queue_body(upload, Bytes::from(vec![b'x'; PART]), queued == BYTES);
+        }
+        most_queued = most_queued.max(pair.edge.link.stats().queued_bytes);
+        pair.run(STEP);
+        let at_node = *at_node.get_or_insert_with(|| pair.accepted(upload.id));
+        while let Poll::Ready(Some(part)) = pair.node.link.poll_body(at_node) {
+            read += part.unwrap().len();
+        }
+        assert_eq!(pair.reasons(), (None, None), "after {read} bytes");
+        for stats in [pair.edge.link.stats(), pair.node.link.stats()] {
+            slowest = slowest.max(stats.heartbeat_rtt.unwrap_or_default());
+        }
+        seconds += 1;
+        if seconds % 60 == 0 {
+            // Every half minute somebody asks something small, and is answered at once.
+            let small = pair.open(run());
+            pair.edge.link.queue_body(small, Bytes::from(vec![b'x'; 1_000]), true);
+            let asked = pair.clock.now();
+            let there = pair.accepted(small.id);
+            assert!(pair.clock.now() - asked < Duration::from_millis(900), "{read}");
+            pair.node.link.finish(there, complete()).unwrap();
+            pair.run(Duration::from_millis(10));
+            pair.edge.link.release(small);
+        }
+    }
+    let took = pair.clock.now() - began;
+    assert!((Duration::from_secs(530)..Duration::from_secs(600)).contains(&took), "{took:?}");
+    assert!(slowest > Duration::ZERO && slowest < Duration::from_secs(2), "{slowest:?}");
+    assert!(most_queued <= 256 * 1024 + PART as u64, "{most_queued}");
 }

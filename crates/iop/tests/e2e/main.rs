@@ -24,4 +24,5 @@ mod restart;
 mod shutdown;
 mod stress;
 mod up;
+mod uploads;
 mod vllm;
