@@ -23,6 +23,11 @@ use super::activity::{Answer, InFlight};
 use super::{BoxError, Limits, Peer};
 use crate::socket::Socket;
 
+/// How many bytes the kernel keeps for a client beyond what it can send. A client that does not read
+/// costs this much, and without it what the kernel's own tuning allows: 3.7 MiB were measured. What a
+/// client reads as fast as it can does not get slower.
+const NOTSENT_LOWAT: u32 = 64 * 1024;
+
 /// What ends a connection from outside, and who waits for its tasks.
 #[derive(Clone)]
 pub(super) struct Ends {
@@ -48,6 +53,8 @@ pub(super) async fn serve<S, F, B>(
     B::Error: Into<BoxError>,
 {
     let _gone_at_the_end = peer.gone().clone().drop_guard();
+    // Fails only on a connection that is gone already, which its first read tells.
+    let _ = socket.set_notsent_lowat(NOTSENT_LOWAT);
     let builder = builder(Streams(ends.streams.clone()), limits);
     let handle = |request: Request<Incoming>| {
         let in_flight = InFlight::begin(peer.clone(), request.version());

@@ -1,3 +1,4 @@
+use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::*;
@@ -87,5 +88,41 @@ async fn a_request_in_flight_may_take_longer_than_a_silence() {
     feeder.send(Ok("late".into())).unwrap();
     drop(feeder);
     assert_eq!(read_to_end(&mut stream).await, "4\r\nlate\r\n0\r\n\r\n");
+    server.stop().await;
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[tokio::test]
+async fn a_client_that_does_not_read_fills_no_megabytes_of_the_kernels_memory() {
+    const PART: usize = 16 * 1024;
+    const PARTS: usize = 256;
+    let yielded = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&yielded);
+    let server = Server::start(Limits::default(), Duration::ZERO, move |request, _| {
+        let counted = Arc::clone(&counted);
+        let parts = if request.uri() == "/large" { PARTS } else { 1 };
+        async move {
+            let parts = futures_util::stream::iter(0..parts).map(move |_| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, BoxError>(Frame::data(Bytes::from(vec![b'x'; PART])))
+            });
+            Response::new(http_body_util::StreamBody::new(parts).boxed_unsync())
+        }
+    })
+    .await;
+    let mut deaf = server.connect().await;
+    deaf.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    // Others are served meanwhile, which is time enough to hand over what the kernel takes.
+    for _ in 0..20 {
+        let mut other = server.connect().await;
+        other.write_all(GET_LAST).await.unwrap();
+        read_to_end(&mut other).await;
+    }
+    let handed = (yielded.load(Ordering::SeqCst) - 20) * PART;
+    assert!(
+        (PART..1024 * 1024).contains(&handed),
+        "{handed} bytes wait for a client that does not read"
+    );
+    drop(deaf);
     server.stop().await;
 }
