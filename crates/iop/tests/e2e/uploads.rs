@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use iop_testkit::http::{self, Client};
 use iop_testkit::script::Script;
-use iop_testkit::{ScriptedProvider, answer, kernel};
+use iop_testkit::{PATIENCE, ScriptedProvider, answer, kernel};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -51,6 +51,8 @@ async fn a_file_on_a_slow_link_arrives_whole_while_heartbeats_and_small_requests
         let mut client = edge.client().await;
         let headers = [("content-type", "multipart/form-data; boundary=b")];
         client.request("POST", TRANSCRIPTIONS, &headers, form(bytes)).await.unwrap();
+        // The kernel takes some megabytes of it early, for which the line needs its time.
+        client.set_patience(PATIENCE + 2 * time_for(bytes, RATE));
         let head = client.head().await.unwrap();
         (head.status, client.json().await.unwrap())
     });
