@@ -16,19 +16,24 @@ impl<R: Role> Link<R> {
     /// Everything in a batch is on its way: what is still queued can be overtaken or withdrawn, a
     /// batch cannot.
     pub fn transmit(&mut self, batch: &mut Vec<u8>) {
-        while batch.len() < MAX_BATCH {
+        self.transmit_within(MAX_BATCH, batch);
+    }
+
+    /// As [`Self::transmit`], with room for more (or less) than a usual batch.
+    pub fn transmit_within(&mut self, room: usize, batch: &mut Vec<u8>) {
+        while batch.len() < room {
             let Some(frame) = self.outbox.pop_urgent() else { break };
             self.write_urgent(frame, batch);
         }
-        while batch.len() < MAX_BATCH {
+        while batch.len() < room {
             let Some(frame) = self.outbox.pop_control() else { break };
             self.write_control(frame, batch);
         }
-        if batch.len() < MAX_BATCH {
-            self.write_streams(batch);
+        if batch.len() < room {
+            self.write_streams(room, batch);
         }
         if self.outbox.is_empty()
-            && batch.len() < MAX_BATCH
+            && batch.len() < room
             && let Some(close) = self.farewell.take()
         {
             self.write(link_message(Message::Close(close)), batch);
@@ -78,7 +83,7 @@ impl<R: Role> Link<R> {
     }
 
     /// Writes what the streams may send, a quantum each, until the batch is full.
-    fn write_streams(&mut self, batch: &mut Vec<u8>) {
+    fn write_streams(&mut self, room: usize, batch: &mut Vec<u8>) {
         while let Some(key) = self.outbox.turn() {
             let Some(stream) = self.streams.get_mut(key) else {
                 self.outbox.leave();
@@ -94,7 +99,7 @@ impl<R: Role> Link<R> {
                 self.outbox.next_turn();
                 continue;
             }
-            if !batch.is_empty() && batch.len() + len + FRAME_OVERHEAD > MAX_BATCH {
+            if !batch.is_empty() && batch.len() + len + FRAME_OVERHEAD > room {
                 return;
             }
             self.write_piece(key, batch);

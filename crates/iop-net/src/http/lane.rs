@@ -38,8 +38,9 @@ pub(super) struct Lane {
 impl Lane {
     /// Puts hyper on a fresh connection.
     pub(super) async fn new(connection: Connection) -> hyper::Result<Self> {
-        // Bounds the head of a response and what one read takes at once.
-        const BUFFER: usize = 64 * 1024;
+        // Bounds the head of a response, what one read takes at once and what one write gathers: a
+        // prompt of 64 KiB leaves with its head in one.
+        const BUFFER: usize = 128 * 1024;
         let line = Line::new(connection);
         let (sender, hyper) =
             http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(line.wire())).await?;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use iop_link::Role;
+use iop_link::outbox::MAX_BATCH;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::time::Sleep;
 
@@ -27,6 +28,11 @@ use crate::socket::Socket;
 /// traffic, because a small frame that waits pins it.
 const READ_ROOM: usize = 32 * 1024;
 const MOST_READ_ROOM: usize = 128 * 1024;
+
+/// How far a batch grows beyond [`MAX_BATCH`] while the socket takes every one whole. Nothing can
+/// overtake a batch, so a line that is slower than what is sent gets small ones; one that keeps up is
+/// paid for by the system call (64 KiB of prompt over both ends: 95 us in two, 86 in one).
+const MOST_WRITE_ROOM: usize = 4 * MAX_BATCH;
 
 /// More than a socket holds: whoever has read this much since a timer ran out has read all that had
 /// arrived by then, even from a peer that never pauses.
@@ -42,6 +48,8 @@ pub(super) struct Driver<R: Role> {
     room: usize,
     batch: Vec<u8>,
     written: usize,
+    /// How long the next batch may be.
+    write_room: usize,
     /// Whether everybody that was ready has had its turn since something was queued.
     gathered: bool,
     timer: Pin<Box<Sleep>>,
@@ -61,6 +69,7 @@ impl<R: Role> Driver<R> {
             room: READ_ROOM,
             batch: Vec::new(),
             written: 0,
+            write_room: MAX_BATCH,
             gathered: false,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
@@ -175,6 +184,13 @@ impl<R: Role> Driver<R> {
             match Pin::new(&mut self.socket).poll_write(cx, rest) {
                 Poll::Ready(Ok(bytes @ 1..)) => {
                     self.written += bytes;
+                    self.write_room = if bytes < rest.len() {
+                        MAX_BATCH
+                    } else if bytes > self.write_room / 2 {
+                        (2 * self.write_room).min(MOST_WRITE_ROOM)
+                    } else {
+                        self.write_room
+                    };
                     progress = Poll::Ready(());
                 }
                 Poll::Ready(Ok(0) | Err(_)) => {
@@ -182,6 +198,7 @@ impl<R: Role> Driver<R> {
                     return Poll::Ready(());
                 }
                 Poll::Pending => {
+                    self.write_room = MAX_BATCH;
                     self.shared.lock().write_blocked = true;
                     return progress;
                 }
@@ -195,7 +212,7 @@ impl<R: Role> Driver<R> {
         self.written = 0;
         let mut inner = self.shared.lock();
         inner.write_blocked = false;
-        inner.link.transmit(&mut self.batch);
+        inner.link.transmit_within(self.write_room, &mut self.batch);
         let woken = inner.take_signalled();
         drop(inner);
         wake(woken);

@@ -113,7 +113,7 @@ async fn answers_without_a_body_end_with_their_head() {
 #[tokio::test]
 async fn what_is_not_http_is_told_apart_from_a_lost_connection() {
     let provider = Provider::start().await;
-    let wide = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(128 * 1024));
+    let wide = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(256 * 1024));
     let switch = "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n";
     for answer in ["SSH-2.0-OpenSSH_9.6\r\n", "<html></html>\r\n\r\n", &wide, switch] {
         let (mut call, mut stream) = provider.asked().await;

@@ -28,6 +28,9 @@ struct State {
     written: Vec<u8>,
     is_blocked: bool,
     writes: usize,
+    longest: usize,
+    /// How much one write takes; 0 for all of it.
+    takes: usize,
     reader: Option<Waker>,
 }
 
@@ -71,9 +74,15 @@ impl Transport for Wire {
                 return Poll::Pending;
             }
             state.writes += 1;
-            let before = state.written.len();
-            bufs.iter().for_each(|buf| state.written.extend_from_slice(buf));
-            Poll::Ready(Ok(state.written.len() - before))
+            let offered = bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
+            let taken = if state.takes == 0 {
+                &offered[..]
+            } else {
+                &offered[..state.takes.min(offered.len())]
+            };
+            state.longest = state.longest.max(taken.len());
+            state.written.extend_from_slice(taken);
+            Poll::Ready(Ok(taken.len()))
         })
     }
 
@@ -181,11 +190,15 @@ impl Fixture {
 }
 
 fn token() -> Answer {
-    Answer::Event(v1::RunEvent {
+    Answer::Event(token_event())
+}
+
+fn token_event() -> v1::RunEvent {
+    v1::RunEvent {
         payload: Bytes::from_static(b"token"),
         kind: Some(v1::run_event::Kind::Text(v1::TextDelta {})),
         ..v1::RunEvent::default()
-    })
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -265,4 +278,31 @@ async fn tasks_that_become_ready_after_the_first_frame_join_its_write() {
     assert_eq!(wire.with(|state| state.written.windows(5).filter(|at| at == b"token").count()), 50);
     assert_eq!(writes() - before, 1);
     driving.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_grow_while_the_line_takes_them_whole_and_shrink_when_it_does_not() {
+    let mut fixture = Fixture::up().await;
+    let keys = fixture.requests(20).await;
+    let longest = |wire: &Wire| wire.with(|state| std::mem::take(&mut state.longest));
+    let fill = |fixture: &Fixture, keys: &[StreamKey]| {
+        for key in keys {
+            let text = Answer::Event(v1::RunEvent {
+                payload: Bytes::from(vec![b'x'; 16 * 1024]),
+                ..token_event()
+            });
+            fixture.driver.shared.with(|link| link.send(*key, text)).unwrap();
+        }
+    };
+    longest(&fixture.wire);
+    fill(&fixture, &keys);
+    assert!(fixture.news().await.is_none());
+    let grown = longest(&fixture.wire);
+    assert!((MAX_BATCH + 1..=MOST_WRITE_ROOM).contains(&grown), "{grown}");
+
+    // A line that takes a part of a batch gets small ones from then on.
+    fixture.wire.with(|state| state.takes = 1000);
+    fill(&fixture, &keys[..2]);
+    assert!(fixture.news().await.is_none());
+    assert_eq!(fixture.driver.write_room, MAX_BATCH);
 }
