@@ -53,6 +53,28 @@ fn fc_065_lines_are_read_however_they_are_cut_and_without_a_last_line_end() {
 }
 
 #[test]
+fn arguments_that_come_as_text_are_not_quoted_once_more() {
+    for (sent, expected) in [
+        (r#"{"a": "\u00e9"}"#, r#"{"a": "\u00e9"}"#),
+        (r#""{\"a\":1}""#, r#"{"a":1}"#),
+        (r#""""#, "{}"),
+        ("null", "{}"),
+    ] {
+        let call = format!(r#"{{"function":{{"name":"f","arguments":{sent}}}}}"#);
+        let (events, ended) =
+            chat(&format!("{{\"message\":{{\"tool_calls\":[{call}]}}}}\n{{\"done\":true}}\n"));
+        let call = Part::ToolCall {
+            index: 0,
+            id: None,
+            name: Some("f".into()),
+            arguments: expected.into(),
+        };
+        assert_eq!(events, [delta(call)], "{sent}");
+        assert_eq!(ended.unwrap().answer.finish, finish("tool_calls"));
+    }
+}
+
+#[test]
 fn fc_047_and_fc_049_parallel_calls_have_indices_of_their_own_and_finish_as_calls() {
     let (events, ended) = chat(concat!(
         r#"{"message":{"role":"assistant","content":"","tool_calls":[{"function":{"index":0,"name":"f","arguments":{"p":1}}},"#,

@@ -354,6 +354,29 @@ fn fc_064_images_leave_their_data_urls_and_a_remote_one_is_refused() {
 }
 
 #[test]
+fn ollamas_own_images_are_base64_too_and_a_remote_one_is_refused() {
+    let given =
+        |images: Value| messages(json!([{"role": "user", "content": "x", "images": images}]));
+    let expected = json!({"role": "user", "content": "x", "images": ["aGk=", "aGk="]});
+    let images = json!(["aGk=", "data:image/png;base64,aGk="]);
+    assert_eq!(given(images.clone()).unwrap()[0], expected);
+    assert_eq!(completion(&json!({"images": images})).unwrap()["images"], expected["images"]);
+    for (images, at, problem) in [
+        (json!(["http://example.org/a.png"]), "images[0]", "remote address"),
+        (json!(["aGk=", "//example.org/a"]), "images[1]", "remote address"),
+        (json!(["aGk"]), "images[0]", "remote address"),
+        (json!([{"url": "aGk="}]), "images[0]", "is an object"),
+        (json!("aGk="), "images", "is a string"),
+    ] {
+        let error = given(images.clone()).unwrap_err();
+        assert!(error.starts_with(&format!("`messages[0].{at}` ")), "{error}");
+        assert!(error.contains(problem), "{error}");
+        let error = completion(&json!({"images": images})).unwrap_err();
+        assert!(error.starts_with(&format!("`{at}` ")) && error.contains(problem), "{error}");
+    }
+}
+
+#[test]
 fn roles_and_earlier_thoughts_have_ollamas_names() {
     let given = json!([
         {"role": "developer", "content": "be brief"},

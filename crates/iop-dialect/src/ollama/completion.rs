@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::chat::{finish, no_bias, only_one, read};
 use super::error::RequestError;
 use super::forced::Forced;
+use super::image::images;
 use super::object::{Members, Writing, items, quoted, text};
 use crate::splice::{Member, type_name};
 
@@ -38,6 +39,9 @@ pub fn completion_body(input: &[u8], target: &str, forced: &Forced) -> Result<By
     let mut body = Writing::object();
     body.put_text("model", target);
     body.put("prompt", &prompt(&mut members)?);
+    if let Some(own) = members.take("images") {
+        body.put("images", &images("images", own)?);
+    }
     logprobs(&mut members, &mut body)?;
     finish(members, body, forced)
 }

@@ -1,6 +1,20 @@
 //! Images: URLs in OpenAI's objects, bare base64 in Ollama's.
 
 use super::error::RequestError;
+use super::object::{Writing, items, quoted, text};
+
+/// Reads `images`, Ollama's own member, as the list of base64 that it is; a data URL in it gives its
+/// own. A client that knows the member gets the same answer to a remote address as any other.
+pub(super) fn images(at: &str, raw: &str) -> Result<String, RequestError> {
+    let mut written = Writing::array();
+    for (index, image) in items(at, raw)?.iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        let image = text(at.clone(), image.get())?;
+        let base64 = if is_base64(&image) { &image } else { base64_of(&at, &image)? };
+        written.push(&quoted(base64));
+    }
+    Ok(written.finish())
+}
 
 /// Takes the base64 out of a data URL.
 ///

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::error::RequestError;
-use super::image::base64_of;
+use super::image::{base64_of, images};
 use super::object::{Members, Writing, items, quoted, text};
 use super::tools;
 
@@ -29,14 +29,17 @@ fn one(
 
     let content = content(&mut members)?;
     message.put_text("content", &content.text);
-    if !content.images.is_empty() {
-        if members.take("images").is_some() {
+    let at = members.path("images");
+    if let Some(own) = members.take("images") {
+        if !content.images.is_empty() {
             let problem = "stands beside images in `content`: send them in one place";
-            return Err(RequestError::at(members.path("images"), problem));
+            return Err(RequestError::at(at, problem));
         }
-        let mut images = Writing::array();
-        content.images.iter().for_each(|image| images.push(&quoted(image)));
-        message.put("images", &images.finish());
+        message.put("images", &images(&at, own)?);
+    } else if !content.images.is_empty() {
+        let mut list = Writing::array();
+        content.images.iter().for_each(|image| list.push(&quoted(image)));
+        message.put("images", &list.finish());
     }
     if let Some(thinking) = thinking(&mut members)? {
         message.put_text("thinking", &thinking);

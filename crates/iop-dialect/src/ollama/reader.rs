@@ -269,10 +269,7 @@ impl State {
             index,
             id: call.id.filter(|id| !id.is_empty()),
             name: Some(call.function.name),
-            arguments: match call.function.arguments.map(RawValue::get) {
-                None | Some("null") => "{}".to_owned(),
-                Some(object) => object.to_owned(),
-            },
+            arguments: arguments(call.function.arguments)?,
         })
     }
 
@@ -285,6 +282,21 @@ impl State {
             Some(_) | None => "stop".to_owned(),
         }
     }
+}
+
+/// Makes the text that clients expect of a call's arguments. Ollama sends the object; a server that
+/// only speaks like it may send its text, which quoted once more would be no object for anybody.
+fn arguments(raw: Option<&RawValue>) -> Result<String, Failure> {
+    let text = match raw.map(RawValue::get) {
+        None | Some("null") => String::new(),
+        Some(quoted) if quoted.starts_with('"') => {
+            serde_json::from_str(quoted).map_err(|error| {
+                provider_error(format!("provider sent arguments that cannot be read: {error}"))
+            })?
+        }
+        Some(object) => object.to_owned(),
+    };
+    Ok(if text.is_empty() { "{}".to_owned() } else { text })
 }
 
 /// Servers leave out a count that is 0, as that of a prompt that was wholly cached.
