@@ -12,6 +12,8 @@
 //! ```
 //!
 //! Two `model` fields, or one that is a file, are refused: servers disagree about which one counts.
+//! So are part headers in which one server could see a `model` that another does not: whoever routes
+//! by one name must not pass on another.
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
@@ -47,6 +49,12 @@ pub enum FormError {
     /// What follows a boundary is neither a part nor the end.
     #[error("a boundary is followed by neither a part nor the end of the form")]
     Delimiter,
+    /// Two readers could give a part two names.
+    #[error(
+        "the `content-disposition` of a part can be read in two ways: send it once, with one quoted \
+         `name`"
+    )]
+    Disposition,
     /// The name is too long, or no text.
     #[error("form field `model` is no name of a model: send 1 to {MAX_MODEL} bytes of text")]
     Model,
@@ -70,7 +78,7 @@ pub fn boundary(content_type: &str) -> Option<Result<String, FormError>> {
     if !essence.trim().eq_ignore_ascii_case("multipart/form-data") {
         return None;
     }
-    let found = parameter(parameters, "boundary").filter(|text| {
+    let found = the_parameter(parameters, "boundary").ok().flatten().filter(|text| {
         (1..=MAX_BOUNDARY).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
             && !text.ends_with(' ')
@@ -258,38 +266,85 @@ struct Taken {
 
 /// Says whether these part headers are those of the `model` field.
 fn names_model(headers: &[u8]) -> Result<bool, FormError> {
-    for line in headers.split(|byte| *byte == b'\n') {
-        let Ok(line) = std::str::from_utf8(line) else { continue };
+    // A name that is no UTF-8 must not hide the parameter beside it, nor a folded line.
+    let headers = String::from_utf8_lossy(headers);
+    let headers = headers.replace("\n ", " ").replace("\n\t", " ");
+    let mut named = None;
+    for line in headers.lines() {
         let Some((name, value)) = line.trim().split_once(':') else { continue };
         if !name.trim_end().eq_ignore_ascii_case("content-disposition") {
             continue;
         }
-        let Some((_, parameters)) = value.split_once(';') else { continue };
-        if parameter(parameters, "name").as_deref() == Some("model") {
-            let is_file = parameter(parameters, "filename").is_some();
-            return if is_file { Err(FormError::Model) } else { Ok(true) };
+        let (_, rest) = value.split_once(';').unwrap_or((value, ""));
+        let name = the_parameter(rest, "name").map_err(|Ambiguous| FormError::Disposition)?;
+        let is_file = parameters(rest).flatten().any(|(name, _)| is_spelling(&name, "filename"));
+        if named.replace((name, is_file)).is_some() {
+            return Err(FormError::Disposition);
         }
     }
-    Ok(false)
+    match named {
+        Some((Some(name), true)) if name == "model" => Err(FormError::Model),
+        Some((Some(name), false)) if name == "model" => Ok(true),
+        Some(_) | None => Ok(false),
+    }
 }
 
-/// Finds a parameter of a header's value, quoted or not.
-fn parameter(mut rest: &str, wanted: &str) -> Option<String> {
-    loop {
-        rest = rest.trim_start_matches([';', ' ', '\t']);
-        let (name, after) = rest.split_once('=')?;
-        let (value, after) = match after.trim_start().strip_prefix('"') {
-            Some(quoted) => unquote(quoted)?,
-            None => {
-                let end = after.find(';').unwrap_or(after.len());
-                (after[..end].trim().to_owned(), &after[end..])
-            }
-        };
-        if name.trim().eq_ignore_ascii_case(wanted) {
-            return Some(value);
+/// Parameters that some reader could take for others.
+#[derive(Debug, PartialEq, Eq)]
+struct Ambiguous;
+
+/// Finds the one parameter of this name. Readers disagree about which of two counts, about the
+/// extended spellings of RFC 2231, and about everything behind a broken quote.
+fn the_parameter(text: &str, wanted: &str) -> Result<Option<String>, Ambiguous> {
+    let mut found = None;
+    for parameter in parameters(text) {
+        let (name, value) = parameter?;
+        if !is_spelling(&name, wanted) {
+            continue;
         }
-        rest = after;
+        if name.contains('*') || found.replace(value).is_some() {
+            return Err(Ambiguous);
+        }
     }
+    Ok(found)
+}
+
+/// Says whether this is the wanted parameter, or an extended spelling of it (`name*`, `name*0`).
+fn is_spelling(name: &str, wanted: &str) -> bool {
+    name.split('*').next().is_some_and(|name| name.trim_end().eq_ignore_ascii_case(wanted))
+}
+
+/// Reads the parameters of a header's value, quoted or not; the last item may be an error.
+fn parameters(text: &str) -> impl Iterator<Item = Result<(String, String), Ambiguous>> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        loop {
+            let text = rest.take()?.trim_start_matches([';', ' ', '\t']);
+            let end = text.find(['=', ';'])?;
+            let (name, after) = text.split_at(end);
+            // A word without a value is none, and hides none.
+            let Some(value) = after.strip_prefix('=') else {
+                rest = Some(after);
+                continue;
+            };
+            let (value, after) = match value.trim_start().strip_prefix('"') {
+                Some(quoted) => match unquote(quoted) {
+                    Some(read) => read,
+                    None => return Some(Err(Ambiguous)),
+                },
+                None => {
+                    let end = value.find(';').unwrap_or(value.len());
+                    (value[..end].trim().to_owned(), &value[end..])
+                }
+            };
+            let after = after.trim_start();
+            if !after.is_empty() && !after.starts_with(';') {
+                return Some(Err(Ambiguous));
+            }
+            rest = Some(after);
+            return Some(Ok((name.trim().to_owned(), value)));
+        }
+    })
 }
 
 fn unquote(text: &str) -> Option<(String, &str)> {
@@ -399,6 +454,45 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_only_some_servers_would_see_does_not_pass_unseen() {
+        let read = |disposition: &[u8]| {
+            let headers = [b"--b-1\r\n", disposition, b"\r\n\r\nm\r\n--b-1--"].concat();
+            read(&headers, &[5]).map(|form| form.ends_with(b"\r\n\r\n[m]\r\n--b-1--"))
+        };
+        for seen in [
+            "Content-Disposition: form-data;\r\n name=\"model\"",
+            "content-disposition : form-data; x; name=model",
+            "Content-Disposition: form-data; name=\"model\" ; x=y",
+            "X: y\r\nContent-Disposition: form-data; name=\"mo\\del\"",
+        ] {
+            assert_eq!(read(seen.as_bytes()), Ok(true), "{seen}");
+        }
+        let not_utf8 = b"Content-Disposition: form-data; x=\"\xFC\"; name=\"model\"";
+        assert_eq!(read(not_utf8), Ok(true));
+        for other in [
+            "Content-Disposition: form-data; name=\"file\"; filename=\"; name=model\"",
+            "Content-Disposition: form-data; name=\"file\"; filename*=UTF-8''model",
+            "Content-Disposition: form-data",
+            "X-Name: name=\"model\"",
+        ] {
+            assert_eq!(read(other.as_bytes()), Ok(false), "{other}");
+        }
+        for refused in [
+            "Content-Disposition: form-data; name=\"x\"; name=\"model\"",
+            "Content-Disposition: form-data; name=\"x\"; Name=\"model\"",
+            "Content-Disposition: form-data; name*=UTF-8''model",
+            "Content-Disposition: form-data; name*0=\"mo\"; name*1=\"del\"",
+            "Content-Disposition: form-data; x=\"a; name=\"model\"",
+            "Content-Disposition: form-data; x=\"a\"b; name=\"model\"",
+            "Content-Disposition: form-data; name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"",
+        ] {
+            assert_eq!(read(refused.as_bytes()), Err(FormError::Disposition), "{refused}");
+        }
+        let file = "Content-Disposition: form-data; name=\"model\"; filename*=UTF-8''m";
+        assert_eq!(read(file.as_bytes()), Err(FormError::Model));
+    }
+
+    #[test]
     fn the_boundary_is_read_in_each_spelling() {
         let read = |text: &str| boundary(text).map(Result::ok);
         assert_eq!(read("application/json"), None);
@@ -407,7 +501,15 @@ mod tests {
             read("Multipart/Form-Data;charset=x; Boundary=\"a b\\\"c\"; x=y"),
             Some(Some("a b\"c".to_owned()))
         );
-        for bad in ["", "; boundary", "; boundary=", "; boundary=\"a", "; boundary=\"a \""] {
+        for bad in [
+            "",
+            "; boundary",
+            "; boundary=",
+            "; boundary=\"a",
+            "; boundary=\"a \"",
+            "; boundary=a; boundary=b",
+            "; boundary*=a",
+        ] {
             assert_eq!(read(&format!("multipart/form-data{bad}")), Some(None), "{bad}");
         }
         assert_eq!(read(&format!("multipart/form-data; boundary={}", "x".repeat(71))), Some(None));

@@ -81,8 +81,13 @@ where
 }
 
 fn form(headers: &HeaderMap) -> Result<Option<FormScan>, ErrorAnswer> {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    match content_type.and_then(multipart::boundary) {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let Some(only) = types.next() else { return Ok(None) };
+    // A form that is not seen here would be one for the server behind us, with another model in it.
+    let (Ok(content_type), None) = (only.to_str(), types.next()) else {
+        return Err(invalid("`content-type` is sent twice, or is no text: send one".to_owned()));
+    };
+    match multipart::boundary(content_type) {
         None => Ok(None),
         Some(Ok(boundary)) => Ok(Some(FormScan::new(&boundary))),
         Some(Err(error)) => Err(invalid(error.to_string())),
@@ -91,21 +96,26 @@ fn form(headers: &HeaderMap) -> Result<Option<FormScan>, ErrorAnswer> {
 
 /// The name that header or query give.
 fn named(parts: &Parts) -> Result<Option<String>, ErrorAnswer> {
-    let header = match parts.headers.get(&MODEL) {
-        None => None,
-        Some(value) => match value.to_str() {
-            Ok(name) if !name.is_empty() => Some(name.to_owned()),
+    let mut named = None;
+    for value in parts.headers.get_all(&MODEL) {
+        match value.to_str() {
+            Ok(name) if !name.is_empty() => named = agree(named, Some(name))?,
             Ok(_) | Err(_) => {
                 return Err(invalid("header `x-iop-model` is no name of a model".to_owned()));
             }
-        },
-    };
-    let query = parts.uri.query().unwrap_or_default();
-    let query = query.split('&').find_map(|pair| pair.strip_prefix("model="));
-    let query = query
-        .map(|name| percent_decode_str(&name.replace('+', " ")).decode_utf8_lossy().into_owned())
-        .filter(|name| !name.is_empty());
-    agree(header, query.as_deref())
+        }
+    }
+    for pair in parts.uri.query().unwrap_or_default().split('&') {
+        let Some((key, value)) = pair.split_once('=') else { continue };
+        if decoded(key) == "model" && !value.is_empty() {
+            named = agree(named, Some(&decoded(value)))?;
+        }
+    }
+    Ok(named)
+}
+
+fn decoded(text: &str) -> String {
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 /// Two names must be one: servers behind us would take either.
@@ -174,5 +184,24 @@ mod tests {
         let refused = named_by(&query, Some("other")).unwrap_err();
         assert!(refused.contains("`other`") && refused.contains("`org/w 1`"), "{refused}");
         assert!(named_by(path, Some("")).is_err());
+        assert!(named_by(&format!("{path}?model=w&model=other"), None).is_err());
+        assert!(named_by(&format!("{path}?%6dodel=other"), Some("w")).is_err());
+        assert_eq!(named_by(&format!("{path}?model=&model=w"), None), Ok(Some("w".to_owned())));
+    }
+
+    #[test]
+    fn a_content_type_that_may_hide_a_form_is_refused() {
+        let formed = |types: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for value in types {
+                headers.append(CONTENT_TYPE, http::HeaderValue::from_bytes(value).unwrap());
+            }
+            form(&headers).map(|form| form.is_some()).map_err(|answer| answer.message().to_owned())
+        };
+        assert_eq!(formed(&[]), Ok(false));
+        assert_eq!(formed(&[b"audio/wav"]), Ok(false));
+        assert_eq!(formed(&[b"multipart/form-data; boundary=a"]), Ok(true));
+        assert!(formed(&[b"audio/wav", b"multipart/form-data; boundary=a"]).is_err());
+        assert!(formed(&[b"multipart/form-data; boundary=a; x=\xE9"]).is_err());
     }
 }
