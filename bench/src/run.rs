@@ -40,6 +40,9 @@ pub(crate) struct Arguments {
     /// The release build of `iop` (default: beside this program).
     #[arg(long)]
     iop: Option<PathBuf>,
+    /// A folder with the programs `vllm-router` and `smg`, to be measured beside the others.
+    #[arg(long)]
+    peer_programs: Option<PathBuf>,
     /// Where `results.json` and `results.md` go.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
@@ -96,7 +99,8 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode, RunError> {
 async fn measure(arguments: &Arguments, children: &mut Children) -> Result<Results, RunError> {
     let cells = Cell::selected(arguments.quick, &arguments.cells)?;
     note("starting the provider and the targets");
-    let targets = target::start_all(arguments.iop.as_deref(), &arguments.only, children).await?;
+    let (iop, peers) = (arguments.iop.as_deref(), arguments.peer_programs.as_deref());
+    let targets = target::start_all(iop, peers, &arguments.only, children).await?;
     for target in &targets {
         check(target, children).await?;
     }
@@ -117,7 +121,7 @@ async fn measure(arguments: &Arguments, children: &mut Children) -> Result<Resul
 
 /// Asks until the target answers both forms well: its processes may still be starting.
 async fn check(target: &Target, children: &Children) -> Result<(), RunError> {
-    let deadline = Instant::now() + Duration::from_secs(15);
+    let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let arguments =
             ["load".to_owned(), "--once".to_owned(), format!("--target={}", target.address)];

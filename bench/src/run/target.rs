@@ -16,7 +16,10 @@ pub(super) const DIRECT: &str = "direct";
 /// The target with as many processes in a row as IOP has.
 pub(super) const TWO_HOPS: &str = "nginx-nginx";
 
-const NAMES: [&str; 4] = [DIRECT, "nginx", TWO_HOPS, IOP];
+/// Routers of the same trade, in one process each; measured where they are installed.
+const PEERS: [&str; 2] = ["vllm-router", "smg"];
+
+const NAMES: [&str; 6] = [DIRECT, "nginx", TWO_HOPS, "vllm-router", "smg", IOP];
 
 /// Something that answers chat requests on loopback.
 #[derive(Debug)]
@@ -40,9 +43,11 @@ impl fmt::Display for Target {
     }
 }
 
-/// Starts the provider and the wanted targets in front of it.
+/// Starts the provider and the wanted targets in front of it; the peers whose programs are in the
+/// folder `peers`.
 pub(super) async fn start_all(
     iop: Option<&Path>,
+    peers: Option<&Path>,
     only: &[String],
     children: &mut Children,
 ) -> Result<Vec<Target>, RunError> {
@@ -53,6 +58,13 @@ pub(super) async fn start_all(
     let mut targets = Vec::new();
     for name in NAMES {
         if name != DIRECT && !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        if PEERS.contains(&name) {
+            if let Some(folder) = peers {
+                let (address, pid) = start_peer(name, folder, provider, children)?;
+                targets.push(Target { name, address, pids: vec![pid] });
+            }
             continue;
         }
         let (address, pids) = match name {
@@ -118,6 +130,34 @@ http {{
     let path = children.file(&format!("{name}.conf"), &config)?;
     let arguments = ["-c".to_owned(), path.display().to_string()];
     let pid = children.start(name, &program("nginx"), &arguments)?;
+    Ok((address, pid))
+}
+
+/// A router with one worker, logging only what goes wrong.
+fn start_peer(
+    name: &'static str,
+    folder: &Path,
+    provider: SocketAddr,
+    children: &mut Children,
+) -> Result<(SocketAddr, u32), RunError> {
+    let [address, metrics] = [Children::free_address()?, Children::free_address()?];
+    let mut arguments = Vec::new();
+    if name == "smg" {
+        arguments.push("launch".to_owned());
+    }
+    let options = [
+        ("--host", address.ip().to_string()),
+        ("--port", address.port().to_string()),
+        ("--worker-urls", format!("http://{provider}")),
+        ("--policy", "round_robin".to_owned()),
+        ("--log-level", if name == "smg" { "warn" } else { "error" }.to_owned()),
+        ("--prometheus-host", metrics.ip().to_string()),
+        ("--prometheus-port", metrics.port().to_string()),
+    ];
+    for (option, value) in options {
+        arguments.extend([option.to_owned(), value]);
+    }
+    let pid = children.start(name, &folder.join(name), &arguments)?;
     Ok((address, pid))
 }
 

@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use iop_execution::{
-    Body, BoxFuture, CallError, Cancelled, Completion, DiscoverError, Discovery, Outlet, Probe,
-    ProbeOutcome, Provider, StartError, Tunnel,
+    Body, BoxFuture, CallError, Cancelled, Completion, Connections, DiscoverError, Discovery,
+    Outlet, Probe, ProbeOutcome, Provider, StartError, Tunnel,
 };
 use iop_types::{AdapterType, Capabilities, Event, RunRequest, Target, TunnelFrame, TunnelRequest};
 
@@ -77,6 +77,10 @@ impl Provider for Vllm {
 
     fn capabilities(&self) -> &Capabilities {
         self.api.capabilities()
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        self.api.connections()
     }
 
     fn start(&self) -> BoxFuture<'_, Result<(), StartError>> {

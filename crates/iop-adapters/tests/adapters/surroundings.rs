@@ -28,6 +28,20 @@ async fn a_provider_on_loopback_is_called_directly() {
     built(&settings(&format!("http://localhost:{port}"))).discover().await.unwrap();
 }
 
+#[tokio::test]
+async fn every_adapter_that_calls_a_server_tells_its_connections() {
+    let provider = ScriptedProvider::start().await;
+    for adapter in [AdapterType::OpenaiCompat, AdapterType::Ollama, AdapterType::Vllm] {
+        let mut settings = settings(&provider.endpoint());
+        settings.adapter = adapter;
+        let built = built(&settings);
+        let body = Body::Full(Bytes::from_static(INPUT.as_bytes()));
+        assert_eq!(tunnel(&*built, tunnel_request(CHAT, &[]), body).await.result, Ok(()));
+        let connections = built.connections().expect("it has a pool");
+        assert_eq!((connections.open, connections.idle), (1, 1), "{adapter:?}");
+    }
+}
+
 #[test]
 fn proxy_variables_change_nothing() {
     let closed = "http://127.0.0.1:9";
