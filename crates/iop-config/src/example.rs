@@ -31,15 +31,16 @@ nodes:
         targets: ["*"]              # or a list of names
         max_concurrency: {ollama}          # absent: the adapter's, see the end of this file
         response_stall_timeout: {stall}
-        context_size: 8192          # only for ollama; wins over the request; 0: the request's
-        keep_alive: 30m             # only for ollama; wins over the request; absent: the request's
-        # Only for adapter ollama, lets `iop ollama` pull, copy and delete: manage_models: true
+        context_size: 0             # only for ollama; above 0 wins over the request, like 8192
+        # keep_alive: 30m           # only for ollama; wins over the request; absent: the request's
+        manage_models: false        # only for ollama; true: `iop ollama` may pull, copy and delete,
+                                    # where the Node's own file says so too
       lab:
-        adapter: openai_compat
+        adapter: vllm               # vLLM or SGLang
         endpoint: http://127.0.0.1:8000
         # first_response_timeout: 10m # absent: no bound of its own
-        api_key: {{ node_secret: lab }} # named in the Node's own file; never written here
-        headers: {{ X-Title: home }}
+        # api_key: {{ node_secret: lab }} # named in the Node's own file; never written here
+        headers: {{}}                 # further ones for the server, like X-Title: home
         usage: exact                # exact | observed
         hosted: false               # absent: true where the endpoint is not on a private address
   laptop: {{}}                        # no providers listed: the Node looks for model servers
@@ -100,10 +101,9 @@ version: 1
 node: workstation                   # its name under `nodes` in the Edge's file
 edge: {edge}                # the Edge's `listen.nodes`
 # data_dir: ~/.local/share/iop/node # absent: the usual place of the operating system
-manage_models: false                # true: commands may pull, copy and delete models here
+manage_models: false                # true: `iop ollama` may pull, copy and delete models here
 egress: [127.0.0.0/8, "::1/128"]    # what its providers may be reached at; names too: openrouter.ai
-secrets:
-  lab: {{ env: LAB_KEY }}             # or {{ file: PATH }}
+secrets: {{}}                         # like: lab: {{ env: LAB_KEY }}, or {{ file: PATH }}
 
 # Defaults that no key changes:
 #   history: {days} or {bytes}

@@ -256,7 +256,7 @@ impl Introduction {
 /// Answers a question about a Node that nobody knows.
 pub(crate) fn unknown_node(node: &NodeId, known: &str) -> ErrorAnswer {
     let shown: String = node.as_str().chars().filter(|c| !c.is_control()).take(100).collect();
-    let message = format!("there is no node `{shown}`: there are {known}");
+    let message = format!("there is no node `{shown}`: the edge knows {known}");
     ErrorAnswer::new(ErrorCode::NotFound, message)
 }
 

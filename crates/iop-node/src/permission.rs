@@ -34,14 +34,23 @@ impl Permissions {
     pub(crate) fn check(&self, provider: &ProviderKey) -> Result<(), String> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         match (entries.get(provider), self.own) {
-            (Some(false), _) => Err(format!(
-                "set `manage_models: true` at provider `{provider}` in the edge's file, or start \
-                 `iop up` with --manage-models"
+            (Some(false), ManageModels::WhereConfigured) => Err(format!(
+                "start `iop up` with --manage-models, or set `manage_models: true` at provider \
+                 `{provider}` in the edge's file"
             )),
-            (Some(true) | None, ManageModels::Nowhere) => {
-                Err("set `manage_models: true` in the file of this node, which its owner keeps"
-                    .to_owned())
-            }
+            (Some(false), ManageModels::AlsoWhereFound) => Err(format!(
+                "set `manage_models: true` at provider `{provider}` in the edge's file and start the \
+                 edge again"
+            )),
+            (Some(false), ManageModels::Nowhere) => Err(format!(
+                "set `manage_models: true` at provider `{provider}` in the edge's file and in the \
+                 file of this node, and start both again"
+            )),
+            (Some(true) | None, ManageModels::Nowhere) => Err(
+                "set `manage_models: true` in the file of this node, which its owner keeps, and \
+                 start the node again"
+                    .to_owned(),
+            ),
             (None, ManageModels::WhereConfigured) => Err(format!(
                 "no file names `{provider}`, it was found: start with `iop up --manage-models`, or \
                  list it in the edge's file with `manage_models: true`"
@@ -76,6 +85,15 @@ mod tests {
             assert!(refused.contains("at provider `ollama` in the edge's file"), "{refused}");
             assert_eq!(check(own, Some(true)), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_refusal_names_every_word_that_is_missing() {
+        let refused = check(ManageModels::Nowhere, Some(false)).unwrap_err();
+        let both = "in the edge's file and in the file of this node";
+        assert!(refused.contains(both), "{refused}");
+        let refused = check(ManageModels::AlsoWhereFound, Some(false)).unwrap_err();
+        assert!(!refused.contains("this node"), "{refused}");
     }
 
     #[test]

@@ -213,6 +213,7 @@ pub(crate) struct Edge {
 
 /// `iop node`
 #[derive(Debug, Subcommand)]
+#[command(after_help = "What runs already:  iop nodes list   iop nodes show NAME")]
 pub(crate) enum Node {
     /// Dial the Edge that the Node file names and execute what it sends
     Run {

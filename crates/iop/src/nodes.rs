@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Asking, Nodes, Output, Providers};
 use crate::client::{AskError, Base, encoded};
-use crate::status::{node_table, provider_table};
+use crate::status::{bytes, node_table, provider_table};
 use crate::table::shown;
 
 /// Runs `iop nodes` and returns what it prints.
@@ -193,13 +193,18 @@ fn page(whole: &Whole) -> String {
     }
     if let Some(Transport { calls, link: Some(link), .. }) = &whole.transport {
         line("at work", &format!("{calls} calls"));
-        line("sent", &format!("{} bytes", link.sent_bytes));
-        line("received", &format!("{} bytes", link.received_bytes));
-        line("credit", &format!("{} of {} bytes granted", link.granted_bytes, link.credit_budget));
+        line("sent", &bytes(link.sent_bytes));
+        line("received", &bytes(link.received_bytes));
+        let (granted, budget) = (bytes(link.granted_bytes), bytes(link.credit_budget));
+        line("credit", &format!("{granted} of {budget} granted"));
         line("late", &format!("{} frames", link.late_frames));
     }
     if let Some(capabilities) = &whole.capabilities {
         line("adapters", &capabilities.adapters.join(", "));
+        if capabilities.providers.is_empty() {
+            text.push_str("\nNo providers yet.\n");
+            return text;
+        }
         text.push('\n');
         let rows: Vec<_> = capabilities
             .providers

@@ -126,8 +126,11 @@ fn models(answer: &Value) -> String {
             ]
         })
         .collect();
-    let last =
-        if listed.iter().any(|model| model["expires_at"].is_string()) { "UNTIL" } else { "SINCE" };
+    let last = if listed.iter().any(|model| model["expires_at"].is_string()) {
+        "UNTIL"
+    } else {
+        "MODIFIED"
+    };
     table(["MODEL", "SIZE", "CONTEXT", last], &rows)
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::cli::{Asking, Output};
 use crate::client::{AskError, Base};
-use crate::table::{millis, table};
+use crate::table::{few, millis, table};
 
 /// Runs `iop status` and returns what it prints.
 ///
@@ -185,6 +185,9 @@ fn read<T: serde::de::DeserializeOwned>(answer: &Value) -> Result<T, AskError> {
     T::deserialize(answer).map_err(|source| AskError::Unreadable { source })
 }
 
+/// How many models of a provider a table names: a row should fit a terminal.
+const NAMED: usize = 3;
+
 const NODE_HEADINGS: [&str; 9] = [
     "NODE",
     "STATE",
@@ -244,7 +247,7 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
         format!("{}/{}{zombies}{queued}", provider.in_use, provider.capacity),
         match (is_linked, provider.ready) {
             (false, _) => "its node is offline".to_owned(),
-            (true, true) => provider.targets.join(", "),
+            (true, true) => few(&provider.targets, NAMED),
             (true, false) => provider.reason.clone(),
         },
     ]
@@ -260,7 +263,8 @@ fn credit(credit: &Credit) -> String {
     )
 }
 
-fn bytes(count: u64) -> String {
+/// Shows a number of bytes.
+pub(crate) fn bytes(count: u64) -> String {
     match count {
         0..1_024 => format!("{count} B"),
         1_024..1_048_576 => format!("{} KiB", count / 1_024),

@@ -33,6 +33,15 @@ fn line<'a>(text: &mut String, widths: &[usize], cells: impl Iterator<Item = &'a
     text.push('\n');
 }
 
+/// Names the first of many models and says how many more there are, and where.
+pub(crate) fn few(models: &[String], limit: usize) -> String {
+    let named: Vec<_> = models.iter().take(limit).map(|model| shown(model)).collect();
+    match models.len().saturating_sub(limit) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more: iop models", named.join(", ")),
+    }
+}
+
 /// Returns a name that somebody else gave as it can be printed: what would move the cursor, speak to
 /// the terminal or turn the direction of writing is escaped.
 pub(crate) fn shown(name: &str) -> String {
@@ -114,6 +123,13 @@ mod tests {
         let mut lines = text.lines().skip(1);
         assert_eq!(lines.next().map(str::len), Some(70_003));
         assert_eq!(lines.next().map(str::len), Some(70_003));
+    }
+
+    #[test]
+    fn a_long_list_of_models_is_cut() {
+        let models: Vec<_> = (0..30).map(|at| format!("m{at}")).collect();
+        assert!(few(&models, 20).ends_with("m19 and 10 more: iop models"));
+        assert_eq!(few(&models[..2], 2), "m0, m1");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::descriptors;
 use crate::edge::{self, EdgeError};
 use crate::node::{self, NodeError};
 use crate::stop_signal;
-use crate::table::shown;
+use crate::table::few;
 
 /// How long the first models are waited for before the endpoint is printed without them. The Node
 /// gives its providers 2 s for a first look.
@@ -32,6 +32,9 @@ const FIRST_MODELS: Duration = Duration::from_secs(4);
 
 /// How long `--try` waits for a model that is still loading.
 const TRY_MODELS: Duration = Duration::from_secs(60);
+
+/// How many models are named; a hosted server may list thousands.
+const NAMED: usize = 20;
 
 /// Runs `iop up` until a signal.
 ///
@@ -104,7 +107,6 @@ fn configured(up: &cli::Up) -> Result<(EdgeConfig, NodeConfig), UpError> {
     let flags = up.providers.iter().map(|flag| {
         let mut provider = flag.provider.clone();
         provider.max_concurrency = up.max_concurrency.or(provider.max_concurrency);
-        provider.manage_models |= up.manage_models && provider.adapter == AdapterType::Ollama;
         (flag.key.clone(), provider)
     });
     if !up.providers.is_empty() {
@@ -115,6 +117,9 @@ fn configured(up: &cli::Up) -> Result<(EdgeConfig, NodeConfig), UpError> {
             }
         }
         serve(&mut config, &node.node, flags);
+    }
+    if up.manage_models {
+        let_manage(&mut config, &node.node);
     }
     let config = config.checked("command line")?;
     Ok((config, node.checked("command line")?))
@@ -131,6 +136,15 @@ fn serve(
         .entry(node.clone())
         .or_insert_with(|| NodeEntry { providers: None, discover: None });
     entry.providers.get_or_insert_with(BTreeMap::new).extend(providers);
+}
+
+/// Permits what `--manage-models` does, at every Ollama of a Node's entry, whoever named it.
+fn let_manage(config: &mut EdgeConfig, node: &NodeId) {
+    let entry = config.nodes.get_mut(node);
+    let providers = entry.and_then(|entry| entry.providers.as_mut());
+    for provider in providers.into_iter().flat_map(BTreeMap::values_mut) {
+        provider.manage_models |= provider.adapter == AdapterType::Ollama;
+    }
 }
 
 /// The Node that runs here: the only one of the file, else `local`.
@@ -193,7 +207,7 @@ fn announcement(
             )
         }
         ([], None) => "Models    none yet: `iop status` says what is missing\n".to_owned(),
-        (models, _) => format!("Models    {}\n", overview(models)),
+        (models, _) => format!("Models    {}\n", few(models, NAMED)),
     };
     if is_demo {
         text += "          (the built-in demo provider: its answers are invented)\n";
@@ -206,16 +220,6 @@ fn announcement(
         );
     }
     text
-}
-
-/// Names the first models; a hosted server may list thousands.
-fn overview(models: &[String]) -> String {
-    const NAMED: usize = 20;
-    let named: Vec<_> = models.iter().take(NAMED).map(|model| shown(model)).collect();
-    match models.len() {
-        ..=NAMED => named.join(", "),
-        count => format!("{} and {} more: iop models", named.join(", "), count - NAMED),
-    }
 }
 
 /// A body for curl.
@@ -301,6 +305,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn managing_models_is_permitted_at_what_a_file_names_and_has_no_meaning_elsewhere() {
+        let file = "version: 1\nnodes:\n  ws:\n    providers:\n      \
+                    o: { adapter: ollama, endpoint: http://127.0.0.1:11434 }\n      \
+                    v: { adapter: vllm, endpoint: http://127.0.0.1:8000 }\n";
+        let mut config = EdgeConfig::parse(file, "f").unwrap();
+        let_manage(&mut config, &NodeId::from("ws"));
+        let providers = config.nodes[&NodeId::from("ws")].providers.as_ref().unwrap();
+        assert!(providers[&ProviderKey::from("o")].manage_models);
+        assert!(!providers[&ProviderKey::from("v")].manage_models);
+        config.checked("command line").unwrap();
+    }
+
+    #[test]
     fn the_line_for_curl_stays_one_line_and_one_word_whatever_a_model_is_called() {
         let body = first_request("a\"b\n'; touch owned; '");
         let parsed: Value = serde_json::from_str(&body).unwrap();
@@ -313,12 +330,5 @@ mod tests {
             shell_quoted(&first_request("smollm2")),
             r#"'{"model":"smollm2","stream":true,"messages":[{"role":"user","content":"hello"}]}'"#
         );
-    }
-
-    #[test]
-    fn a_long_list_of_models_is_cut() {
-        let models: Vec<_> = (0..30).map(|at| format!("m{at}")).collect();
-        assert!(overview(&models).ends_with("m19 and 10 more: iop models"));
-        assert_eq!(overview(&models[..2]), "m0, m1");
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn failure_of(error: &CallError) -> Failure {
         }
         CallError::Egress { .. } => (
             ErrorCode::ConnectFailed,
-            "the provider's address is not in the node's `egress` list".to_owned(),
+            "the provider's address is not in the `egress` list of the node's file".to_owned(),
         ),
         CallError::Connect { source, .. } => (
             ErrorCode::ConnectFailed,

@@ -173,7 +173,7 @@ async fn an_unknown_name_is_answered_with_those_that_there_are() {
         (head, serde_json::from_slice::<Value>(&body).unwrap())
     };
     let (head, body) = ask("nope", &status()).await;
-    assert!(error(&head, &body, 404, "not_found").contains("there are box"));
+    assert!(error(&head, &body, 404, "not_found").contains("the edge knows box"));
     let (head, body) = ask("away", &status()).await;
     assert!(error(&head, &body, 503, "no_ready_provider").contains("linked are box"));
     let other =

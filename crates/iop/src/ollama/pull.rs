@@ -117,7 +117,7 @@ fn told(line: &Line) -> Told {
 
 fn words(told: &Told) -> String {
     let status = shown(&told.status);
-    told.tenths.map_or_else(|| status.clone(), |tenths| format!("{status} {tenths}0 %"))
+    told.tenths.map_or_else(|| status.clone(), |tenths| format!("{status} {} %", tenths * 10))
 }
 
 #[cfg(test)]
@@ -132,7 +132,7 @@ mod tests {
     fn lines_tell_tenths_and_nothing_raw() {
         assert_eq!(line(r#"{"status":"pulling manifest"}"#), "pulling manifest");
         assert_eq!(line(r#"{"status":"pulling a","total":100,"completed":57}"#), "pulling a 50 %");
-        assert_eq!(line(r#"{"status":"pulling a","total":100}"#), "pulling a 00 %");
+        assert_eq!(line(r#"{"status":"pulling a","total":100}"#), "pulling a 0 %");
         assert_eq!(line(r#"{"status":"a","total":0,"completed":1}"#), "a");
         assert_eq!(line(r#"{"status":"a","total":2,"completed":18446744073709551615}"#), "a 100 %");
         assert_eq!(line("{\"status\":\"\\u001b[2J\"}"), "\\u{1b}[2J");

@@ -128,7 +128,8 @@ async fn a_command_that_cannot_be_is_refused_with_what_to_do() {
         (&["local/ollama", "POST", "/api/show", "m"][..], 2, "JSON object"),
         (&["local/ollama", "POST", "/api/show", r#"{"Model":"m"}"#][..], 1, "`model`"),
         (&["local/ollama", "GET", "/api/ps", "{}"][..], 1, "takes no body"),
-        (&["nope/ollama", "GET", "/api/ps"][..], 1, "there are local"),
+        (&["local/ollama", "POST", "/api/show"][..], 1, "needs a body"),
+        (&["nope/ollama", "GET", "/api/ps"][..], 1, "the edge knows local"),
         (&["local/nope", "GET", "/api/ps"][..], 1, "it has lab, ollama"),
         (&["local/lab", "GET", "/api/ps"][..], 1, "adapter `openai_compat`"),
         (&["local/ollama", "POST", "/api/pull", PULL][..], 1, "`manage_models: true`"),
@@ -137,7 +138,7 @@ async fn a_command_that_cannot_be_is_refused_with_what_to_do() {
         let whole = [&["ollama"][..], arguments, &["--admin", &admin]].concat();
         refused(&whole, code, &[says]).await;
     }
-    refused(&["nodes", "show", "nope", "--admin", &admin], 1, &["there are local"]).await;
+    refused(&["nodes", "show", "nope", "--admin", &admin], 1, &["the edge knows local"]).await;
     // The server saw its own looks, and the one command that there was to see.
     for exchange in server.log().exchanges {
         assert!(["/api/tags", "/api/ps", "/api/show"].contains(&exchange.request.path()));

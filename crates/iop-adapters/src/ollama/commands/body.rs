@@ -15,6 +15,8 @@ const MAX_NAME: usize = 512;
 pub(super) enum Refused {
     #[error("{operation} takes no body")]
     Unwanted { operation: OllamaOperation },
+    #[error("{operation} needs a body: a JSON object with {takes}")]
+    Missing { operation: OllamaOperation, takes: &'static str },
     #[error("the body is {bytes} bytes long, at most {MAX_COMMAND_BODY} are taken")]
     TooLong { bytes: usize },
     #[error("the body of {operation} is not a JSON object with {takes}: {problem}")]
@@ -113,6 +115,9 @@ fn read<T: for<'de> Deserialize<'de>>(
     body: &[u8],
 ) -> Result<T, Refused> {
     let malformed = |problem: String| Refused::Malformed { operation, takes, problem };
+    if body.is_empty() {
+        return Err(Refused::Missing { operation, takes });
+    }
     // Serde would read an array as a list of the members.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(malformed("it does not begin with `{`".to_owned()));
