@@ -116,6 +116,10 @@ impl Reader for StreamReader {
         self.push(segment, events)
     }
 
+    fn has_ended(&self) -> bool {
+        self.has_ended()
+    }
+
     fn finish(self, events: &mut Vec<Event>) -> Result<Ended, Failure> {
         self.finish(events)
     }

@@ -18,8 +18,8 @@ use iop_types::Failure;
 
 use super::failure::failure_of;
 
-/// How long a provider whose answer is unusable may take to end before it is reset; the close grace
-/// of a cancelled call.
+/// How long a provider whose answer is unusable, or said to be over, may take to end before it is
+/// reset; the close grace of a cancelled call.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Exchange<'a> {
@@ -86,6 +86,19 @@ impl<'a> Exchange<'a> {
             Some(()) => Ok(()),
             None => Err(self.wind_up().await),
         }
+    }
+
+    /// Waits for the end of a body that has nothing more to say. However it ends, the answer is
+    /// whole; a provider that leaves its body open does not keep it from whoever asked.
+    pub(crate) async fn let_end(&mut self) -> Result<(), CallError> {
+        let call = &mut self.call;
+        let rest = async { while let Ok(Some(_)) = call.frame().await {} };
+        let ended = tokio::select! {
+            biased;
+            () = &mut *self.cancelled => false,
+            _ = tokio::time::timeout(CLOSE_GRACE, rest) => true,
+        };
+        if ended { Ok(()) } else { Err(self.wind_up().await) }
     }
 
     /// Ends a call whose answer cannot be used.

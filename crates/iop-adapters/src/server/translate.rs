@@ -19,6 +19,11 @@ pub(crate) trait Reader {
     /// Takes the next segment and appends the events that it completes.
     fn push(&mut self, segment: &[u8], events: &mut Vec<Event>) -> Result<(), Failure>;
 
+    /// Says whether the provider has said that this was all. What follows is read no more.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Ends the stream at the provider's end of file.
     fn finish(self, events: &mut Vec<Event>) -> Result<Self::Ended, Failure>;
 }
@@ -39,6 +44,10 @@ pub(crate) async fn read_stream<R: Reader>(
         }
         if let Err(failure) = read {
             return Err(exchange.give_up(redactor.redact(failure)).await);
+        }
+        if reader.has_ended() {
+            exchange.let_end().await?;
+            break;
         }
     }
     let ended = reader.finish(&mut events);

@@ -139,6 +139,26 @@ async fn an_error_line_and_a_missing_end_fail_the_run_after_what_came_before() {
 }
 
 #[tokio::test]
+async fn an_answer_that_said_done_is_whole_however_its_body_ends() {
+    let said = || {
+        let head = [("content-type", "application/x-ndjson"), ("transfer-encoding", "chunked")];
+        Script::new().head(200, &head).chunk(concat!(
+            "{\"message\":{\"content\":\"all\"},\"done\":false}\n",
+            "{\"done\":true,\"done_reason\":\"length\"}\n",
+        ))
+    };
+    let ends: [fn(Script) -> Script; 4] =
+        [Script::hold, Script::fin, Script::reset, |script| script.chunk("more\n").last_chunk()];
+    for end in ends {
+        let ollama = server().await;
+        ollama.provider().once("/api/chat", move |_| end(said()));
+        let outcome = run(&*adapter(&ollama), RunKind::Chat, &chat(json!({}))).await;
+        assert_eq!(outcome.text(), "all");
+        assert_eq!(outcome.result.unwrap().finish, finish("length"));
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_cannot_be_carried_opens_no_connection() {
     let ollama = server().await;
     let adapter = adapter(&ollama);

@@ -142,6 +142,11 @@ impl StreamReader {
         result
     }
 
+    /// Says whether a line has said `done`. What comes after it belongs to nobody.
+    pub const fn has_ended(&self) -> bool {
+        self.state.ended.is_some()
+    }
+
     /// Ends the stream at the provider's end of file.
     ///
     /// # Errors
