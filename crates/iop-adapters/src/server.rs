@@ -11,6 +11,7 @@ mod headers;
 mod relay;
 mod translate;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -158,9 +159,25 @@ pub(crate) fn unexpected(what: &str, found: &[u8]) -> Failure {
     Failure::new(ErrorCode::ProviderError, message)
 }
 
-/// Says why a question could not be answered.
+/// Says why a question could not be answered. What is said here is for the operator, not for clients.
 pub(crate) fn unreachable_by(error: &iop_net::http::CallError) -> DiscoverError {
-    DiscoverError::Unreachable(failure_of(error).message)
+    match error {
+        iop_net::http::CallError::Egress { authority, address } => {
+            DiscoverError::Forbidden(forbidden(authority, *address))
+        }
+        _ => DiscoverError::Unreachable(failure_of(error).message),
+    }
+}
+
+/// Names the host that the allow-list lacks, and the address behind it where that is not the host.
+fn forbidden(authority: &str, address: IpAddr) -> String {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let behind = match host.parse() {
+        Ok::<IpAddr, _>(_) => String::new(),
+        Err(_) => format!(" ({address})"),
+    };
+    format!("`egress` of the node does not allow host `{host}`{behind}: add it in the node's file")
 }
 
 /// What the provider could repeat to our clients and must not.

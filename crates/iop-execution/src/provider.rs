@@ -245,6 +245,9 @@ pub enum DiscoverError {
     /// Nothing answers there (yet).
     #[error("{0}")]
     Unreachable(String),
+    /// Its Node may not connect to it, which waiting does not change.
+    #[error("{0}")]
+    Forbidden(String),
     /// Something answers, but not with a list of models.
     #[error("{0}")]
     Unusable(String),

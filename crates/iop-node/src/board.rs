@@ -6,7 +6,7 @@
 //! starting ────────────────► ready ───────────────────────────────────────► absent
 //!     ▲  (not there yet)       ▲ └─ a look that fails while calls run changes nothing      │
 //!     │                        └──────────────────── lists targets ───────────────────────┘
-//!   failed: cannot work as configured; only a new configuration changes that
+//!   failed: cannot work as configured, or this Node may not connect to it; waiting changes neither
 //! ```
 //!
 //! Busy is not dead: a server that is evaluating a long prompt may answer no look for a while, so a
@@ -225,6 +225,12 @@ impl Entry {
                 Serves::Only(_) | Serves::All => self.missed(reason),
             },
             Err(DiscoverError::Unreachable(reason)) => self.missed(reason),
+            // Only a host name can leave this state again, by what it resolves to.
+            Err(DiscoverError::Forbidden(reason)) => {
+                self.state = ProviderState::Failed;
+                self.reason = reason;
+                self.misses = 0;
+            }
             // Its own word, not our guess: nothing outweighs it.
             Err(DiscoverError::Unwell(reason)) => {
                 self.misses = 0;
@@ -386,6 +392,23 @@ mod tests {
         assert!(board.see(&key, lists(&["m"]), IDLE));
         assert_eq!(state(&board, &key), ProviderState::Ready);
         assert!(!board.see(&key, lists(&["m"]), IDLE), "nothing new");
+    }
+
+    #[test]
+    fn what_the_node_may_not_reach_has_failed_and_says_why_until_it_answers() {
+        let (mut board, key) = board(Serves::Only(vec![Target::from("m")]));
+        let forbidden = || Err(DiscoverError::Forbidden("`egress` lacks it".to_owned()));
+        assert!(board.see(&key, forbidden(), IDLE));
+        assert_eq!(state(&board, &key), ProviderState::Failed);
+        assert!(!board.is_restless(&key), "nobody waits for it");
+        assert!(!board.see(&key, forbidden(), IDLE), "nothing new");
+        board.see(&key, silent(), IDLE);
+        assert_eq!(board.status(&key).unwrap().reason, "`egress` lacks it");
+        board.see(&key, lists(&["m"]), IDLE);
+        assert_eq!(state(&board, &key), ProviderState::Ready);
+        assert!(board.see(&key, forbidden(), BUSY), "a call in use does not outweigh it");
+        assert_eq!(state(&board, &key), ProviderState::Failed);
+        assert!(board.status(&key).unwrap().targets.is_empty());
     }
 
     #[test]

@@ -149,7 +149,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "FILE", env = "IOP_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// A Node file, for secrets and for addresses beyond this machine that may be dialled
+    /// A Node file, for secrets; its `egress` alone then says what may be dialled
     #[arg(long, value_name = "FILE", env = "IOP_NODE_CONFIG")]
     pub node_config: Option<PathBuf>,
 

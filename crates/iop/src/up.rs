@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use iop_config::{ConfigError, EdgeConfig, NodeConfig, NodeEntry, Provider};
+use iop_config::{ConfigError, EdgeConfig, EgressRule, NodeConfig, NodeEntry, Provider};
 use iop_edge::Addresses;
 use iop_node::{LocalServer, ManageModels};
 use iop_types::{AdapterType, NodeId, ProviderKey};
@@ -121,6 +121,9 @@ fn configured(up: &cli::Up) -> Result<(EdgeConfig, NodeConfig), UpError> {
     if up.manage_models {
         let_manage(&mut config, &node.node);
     }
+    if up.node_config.is_none() {
+        let_reach(&mut node, &config);
+    }
     let config = config.checked("command line")?;
     Ok((config, node.checked("command line")?))
 }
@@ -144,6 +147,22 @@ fn let_manage(config: &mut EdgeConfig, node: &NodeId) {
     let providers = entry.and_then(|entry| entry.providers.as_mut());
     for provider in providers.into_iter().flat_map(BTreeMap::values_mut) {
         provider.manage_models |= provider.adapter == AdapterType::Ollama;
+    }
+}
+
+/// Lets the Node reach the hosts that its entry names, each alone: whoever wrote the entry owns this
+/// machine, too, and there is no Node's file that says otherwise.
+fn let_reach(node: &mut NodeConfig, config: &EdgeConfig) {
+    let entry = config.nodes.get(&node.node).and_then(|entry| entry.providers.as_ref());
+    let endpoints = entry.into_iter().flat_map(BTreeMap::values);
+    for endpoint in endpoints.filter_map(|provider| provider.endpoint.as_ref()) {
+        let rule = match endpoint.address() {
+            Some(address) => EgressRule::Net(address.to_canonical().into()),
+            None => EgressRule::Host(endpoint.host().to_owned()),
+        };
+        if !node.egress.contains(&rule) {
+            node.egress.push(rule);
+        }
     }
 }
 
@@ -315,6 +334,54 @@ mod tests {
         assert!(providers[&ProviderKey::from("o")].manage_models);
         assert!(!providers[&ProviderKey::from("v")].manage_models);
         config.checked("command line").unwrap();
+    }
+
+    fn reach_of(arguments: &[&str]) -> Vec<String> {
+        use clap::Parser as _;
+        let cli = cli::Cli::parse_from([&["iop", "up"], arguments].concat());
+        let cli::Command::Up(up) = cli.command else { panic!("not `iop up`") };
+        let (_, node) = configured(&up).unwrap();
+        node.egress.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_node_may_reach_exactly_the_hosts_that_its_owner_named() {
+        assert_eq!(reach_of(&[]), ["127.0.0.0/8", "::1/128"]);
+        let named = reach_of(&[
+            "--provider",
+            "a=vllm:http://192.0.2.2:8000",
+            "--provider",
+            "b=ollama:http://192.0.2.2:11434",
+            "--provider",
+            "c=vllm:http://GPU.lan:8000/v1",
+            "--provider",
+            "d=vllm:http://[2001:db8::7]:8000",
+            "--provider",
+            "e=vllm:http://[::ffff:192.0.2.3]",
+        ]);
+        let hosts = ["192.0.2.2/32", "gpu.lan", "2001:db8::7/128", "192.0.2.3/32"];
+        assert_eq!(named, [&["127.0.0.0/8", "::1/128"][..], &hosts].concat());
+    }
+
+    #[test]
+    fn a_file_of_the_edge_widens_the_reach_and_a_file_of_the_node_decides_it_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let edge = write(
+            "edge.yaml",
+            "version: 1\nnodes:\n  ws:\n    providers:\n      \
+             v: { adapter: vllm, endpoint: http://192.0.2.9:8000 }\n",
+        );
+        assert_eq!(reach_of(&["--config", &edge])[2..], ["192.0.2.9/32"]);
+        let node = write("node.yaml", "version: 1\nnode: ws\negress: [10.0.0.0/8]\n");
+        let both = ["--config", &edge, "--node-config", &node];
+        assert_eq!(reach_of(&both), ["10.0.0.0/8"]);
+        let flag = ["--provider", "a=vllm:http://192.0.2.2:8000"];
+        assert_eq!(reach_of(&[&both[..], &flag].concat()), ["10.0.0.0/8"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use bytes::Bytes;
 use iop_adapters::{ProviderSettings, Secret, Tools, build};
+use iop_execution::DiscoverError;
 use iop_execution::{Body, CallError};
 use iop_net::egress::Egress;
 use iop_net::memory::Budget;
@@ -115,6 +116,28 @@ async fn an_address_outside_the_egress_list_is_not_dialled() {
     assert_eq!(outcome.failure().code, ErrorCode::ConnectFailed);
     assert!(outcome.failure().message.contains("`egress`"), "{}", outcome.failure());
     assert!(provider.log().connections.is_empty());
+}
+
+#[tokio::test]
+async fn a_look_that_the_egress_list_forbids_names_the_key_and_the_host_whatever_the_adapter() {
+    let egress = Egress::parse(["10.0.0.0/8"]).unwrap();
+    for adapter in [AdapterType::OpenaiCompat, AdapterType::Vllm, AdapterType::Ollama] {
+        let look = async |url: &str| {
+            let mut settings = ProviderSettings::new("lab".into(), adapter);
+            settings.endpoint = Some(url.to_owned());
+            let tools = Tools { egress: egress.clone(), ..tools() };
+            build(&settings, &tools).unwrap().discover().await.unwrap_err()
+        };
+        for (url, host) in [
+            ("http://192.0.2.2:8000", "`192.0.2.2`:"),
+            ("http://[2001:db8::7]", "`2001:db8::7`:"),
+            ("http://localhost:9", "`localhost` ("),
+        ] {
+            let error = look(url).await;
+            let DiscoverError::Forbidden(reason) = &error else { panic!("{adapter}: {error:?}") };
+            assert!(reason.contains("`egress`") && reason.contains(host), "{adapter}: {reason}");
+        }
+    }
 }
 
 #[tokio::test]
