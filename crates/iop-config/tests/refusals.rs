@@ -248,6 +248,9 @@ fn a_key_without_effect_is_refused() {
     }
     let text = said("version: 1\nnodes: { a: { providers: { p: { adapter: ollama } } } }\n");
     assert!(text.contains("`nodes.a.providers.p.endpoint`: is missing: `ollama` needs"), "{text}");
+    assert!(text.ends_with("like http://127.0.0.1:11434"), "{text}");
+    let text = said("version: 1\nnodes: { a: { providers: { p: { adapter: vllm } } } }\n");
+    assert!(text.ends_with("like http://127.0.0.1:8000"), "{text}");
 }
 
 #[test]

@@ -59,10 +59,16 @@ fn main() -> ExitCode {
     match runtime.block_on(run(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", printable(&chain(&*error)));
+            eprintln!("{}", faults(&printable(&chain(&*error))));
             if is_usage(&*error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Marks every line: a file may have several faults, each told on its own.
+fn faults(told: &str) -> String {
+    let lines: Vec<_> = told.lines().map(|line| format!("error: {line}")).collect();
+    lines.join("\n")
 }
 
 /// Makes the runtime. A single worker needs no stealing: it runs on this thread.
@@ -148,4 +154,18 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_a_file_is_marked_as_an_error() {
+        let text = "version: 2\nnodes: { a: { providers: { p: { adapter: ollama } } } }\n";
+        let error = iop_config::EdgeConfig::parse(text, "edge.yaml").unwrap_err();
+        let told = faults(&printable(&chain(&error)));
+        assert_eq!(told.lines().count(), 2, "{told}");
+        assert!(told.lines().all(|line| line.starts_with("error: edge.yaml:")), "{told}");
+    }
 }

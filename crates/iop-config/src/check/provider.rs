@@ -46,7 +46,8 @@ fn endpoint(provider: &Provider, at: &Path, findings: &mut Findings) {
         (adapter, None) => findings.add(
             at.key("endpoint"),
             format!(
-                "is missing: `{adapter}` needs the server's base URL, like http://127.0.0.1:8000"
+                "is missing: `{adapter}` needs the server's base URL, like http://127.0.0.1:{}",
+                if adapter == AdapterType::Ollama { 11_434 } else { 8_000 }
             ),
         ),
         (_, Some(_)) => {}

@@ -96,11 +96,13 @@ fn draw(bar: &ProgressBar, layer: &mut Option<String>, line: &Line) {
 }
 
 fn bytes() -> ProgressStyle {
-    style("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}").progress_chars("=> ")
+    // What is not the bar takes 39 columns at most. Sizes are decimal, as Ollama prints them.
+    style("{msg:12!} {decimal_bytes}/{decimal_total_bytes} {eta} [{wide_bar}]")
+        .progress_chars("=> ")
 }
 
 fn spinner() -> ProgressStyle {
-    style("{spinner} {msg}")
+    style("{spinner} {wide_msg}")
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -136,6 +138,58 @@ mod tests {
         assert_eq!(line(r#"{"status":"a","total":0,"completed":1}"#), "a");
         assert_eq!(line(r#"{"status":"a","total":2,"completed":18446744073709551615}"#), "a 100 %");
         assert_eq!(line("{\"status\":\"\\u001b[2J\"}"), "\\u{1b}[2J");
+    }
+
+    /// A terminal of 40 columns that keeps what is written.
+    #[derive(Debug, Clone, Default)]
+    struct Narrow(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+    impl indicatif::TermLike for Narrow {
+        fn width(&self) -> u16 {
+            40
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push(text.to_owned());
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_bar_fits_a_narrow_terminal_and_counts_as_ollama_does() {
+        let terminal = Narrow::default();
+        let bar = ProgressBar::with_draw_target(
+            Some(0),
+            indicatif::ProgressDrawTarget::term_like(Box::new(terminal.clone())),
+        );
+        let line = r#"{"status":"pulling 6a0746a1ec1aef3e7ec5","digest":"sha256:6a",
+            "total":2019393189,"completed":123456789}"#;
+        draw(&bar, &mut None, &serde_json::from_str(line).unwrap());
+        bar.force_draw();
+        let written = terminal.0.lock().unwrap().clone();
+        let drawn = written.iter().rfind(|text| text.contains("pulling")).unwrap();
+        assert!(drawn.starts_with("pulling 6a07 123.46 MB/2.02 GB"), "{written:?}");
+        assert!(written.iter().all(|text| text.chars().count() <= 40), "{written:?}");
     }
 
     #[test]
