@@ -203,9 +203,10 @@ impl Answer {
             self.seen.deltas = translation.deltas();
         }
         self.source = Source::Nothing;
-        let is_known = self.seen.is_accepted || self.seen.usage.is_some();
+        let Seen { is_accepted, usage, deltas, .. } = self.seen;
+        let can_estimate = is_accepted && request.call.operation.can_estimate(deltas);
         let bytes = request.call.body_bytes as u64;
-        is_known.then(|| settle(self.seen.usage, bytes, self.seen.deltas))
+        (usage.is_some() || can_estimate).then(|| settle(usage, bytes, deltas))
     }
 
     fn finish_clean(&mut self, now: Instant) {

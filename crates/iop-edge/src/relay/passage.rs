@@ -2,7 +2,7 @@
 //! chunk that is about usage.
 //!
 //! Nothing here may change, delay or fail the relay. An answer that cannot be read (compressed, of
-//! another type, malformed) passes unseen, and its usage is estimated.
+//! another type, malformed) passes unseen, and its usage is unknown.
 
 use bytes::Bytes;
 use http::HeaderMap;

@@ -47,6 +47,17 @@ impl Operation {
     const fn uploaded(name: &'static str, path: &'static str) -> Self {
         Self { takes_form: true, ..Self::relayed(name, path) }
     }
+
+    /// Says whether tokens can be estimated where the provider reports none. Nobody counts those of
+    /// sound or pixels, and of a text of which no delta was seen nothing is known; a zero would be made
+    /// up.
+    pub(crate) const fn can_estimate(&self, deltas: u64) -> bool {
+        match self.text {
+            Some(_) => deltas > 0,
+            // Vectors have an input and no output.
+            None => matches!(self.need.run, Some(RunKind::Embedding)),
+        }
+    }
 }
 
 /// Every inference operation.

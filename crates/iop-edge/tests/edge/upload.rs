@@ -72,6 +72,7 @@ async fn a_form_passes_byte_by_byte_but_for_the_models_name_and_has_its_new_leng
     }
     let run = world.last_run().await;
     assert_eq!(run["surface"], "openai.transcriptions");
+    assert_eq!(run.get("usage"), None, "nobody counted tokens of sound");
     assert_eq!((&run["route"], &run["form"]), (&json!("alias"), &json!("tunnel")));
     world.idle().await;
 }

@@ -1,8 +1,9 @@
 //! What a request consumed: asked for, taken out again, refused, estimated.
 
+use iop_types::Operation;
 use serde_json::{Value, json};
 
-use crate::support::{CHAT, CONTENT, DONE, FINISH, USAGE, World, streamed, unary};
+use crate::support::{CHAT, CONTENT, DONE, FINISH, USAGE, World, streamed, tunnel, unary};
 
 fn with_option(value: &Value) -> Value {
     let mut body = streamed();
@@ -150,6 +151,48 @@ async fn a_client_that_leaves_midway_leaves_an_estimate_and_no_success() {
     assert_eq!(run["terminal"]["code"], "client_gone");
     assert_eq!(run["usage"]["source"], "estimated");
     assert_eq!(run["usage"]["output_tokens"], 20);
+    world.idle().await;
+}
+
+#[tokio::test]
+async fn where_nothing_could_be_counted_usage_is_absent_and_no_zero() {
+    let world = World::new().await;
+    let mut provider = tunnel("p", &["m"], 1);
+    let spoken = ["audio/speech", "images/generations", "moderations", "rerank"];
+    provider.capabilities.tunnel.extend(
+        spoken.map(|name| Operation { method: "POST".to_owned(), path: format!("/v1/{name}") }),
+    );
+    let mut node = world.node("box", vec![provider]).await;
+    let silent = "{\"choices\":[]}";
+    for (path, body, answer) in [
+        ("/v1/audio/speech", json!({ "model": "m", "input": "hello" }), "sound"),
+        ("/v1/images/generations", json!({ "model": "m", "prompt": "a cat" }), "{}"),
+        ("/v1/moderations", json!({ "model": "m", "input": "hello" }), "{}"),
+        ("/v1/rerank", json!({ "model": "m", "query": "q", "documents": ["d"] }), "{}"),
+        ("/v1/chat/completions", unary(), silent),
+    ] {
+        let mut client = world.client().await;
+        client.post(path, &body).await.unwrap();
+        node.next().await.unary(200, answer).await;
+        assert_eq!(client.head().await.unwrap().status, 200, "{path}");
+        client.body().await.unwrap();
+        let run = world.last_run().await;
+        assert_eq!(
+            (&run["terminal"]["kind"], run.get("usage")),
+            (&json!("completed"), None),
+            "{path}"
+        );
+    }
+    // Of what went into a vector the estimate says as much as of a prompt.
+    let mut client = world.client().await;
+    let body = json!({ "model": "m", "input": "hello" });
+    client.post("/v1/embeddings", &body).await.unwrap();
+    node.next().await.unary(200, "{}").await;
+    client.head().await.unwrap();
+    client.body().await.unwrap();
+    let tokens = body.to_string().len().div_ceil(4);
+    let usage = json!({ "input_tokens": tokens, "output_tokens": 0, "source": "estimated" });
+    assert_eq!(world.last_run().await["usage"], usage);
     world.idle().await;
 }
 
