@@ -114,6 +114,13 @@ pub(crate) fn allow<B>(request: &Request<B>, methods: Methods) -> Result<(), Err
 /// Answers a path that does not exist.
 pub(crate) fn not_found(path: &str) -> ErrorAnswer {
     let shown: String = path.chars().take(200).collect();
+    if path.starts_with("/api/v1/") {
+        // Where the other one listens is not for strangers.
+        let message = format!(
+            "no such path: {shown}; this is the clients' listener, and the admin listener is another"
+        );
+        return ErrorAnswer::new(ErrorCode::NotFound, message);
+    }
     ErrorAnswer::new(
         ErrorCode::NotFound,
         format!(

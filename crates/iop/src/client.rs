@@ -165,12 +165,13 @@ pub(crate) enum AskError {
 
 impl AskError {
     fn refused(status: StatusCode, body: &[u8]) -> Self {
-        Self::Refused {
-            status,
-            message: words_of(body).unwrap_or_else(|| {
-                format!("what answers there is no edge of this version, or not that listener of it ({status})")
-            }),
+        let mut message = words_of(body).unwrap_or_else(|| {
+            format!("what answers there is no edge of this version, or not that listener of it ({status})")
+        });
+        if message.contains("this is the clients' listener") {
+            message.push_str("; --admin is usually http://127.0.0.1:7402");
         }
+        Self::Refused { status, message }
     }
 }
 

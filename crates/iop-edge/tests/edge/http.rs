@@ -43,6 +43,18 @@ async fn unknown_paths_and_wrong_methods_are_json_errors() {
 }
 
 #[tokio::test]
+async fn an_admin_path_among_the_clients_is_told_from_a_mistyped_one_and_no_address_is_given_away()
+{
+    let world = World::new().await;
+    let (head, body) = ask(&world, "GET", "/api/v1/status", &[]).await;
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert_eq!((head.status, &body["error"]["code"]), (404, &json!("not_found")));
+    assert!(message.contains("this is the clients' listener"), "{message}");
+    assert!(!message.contains("127.0.0.1") && !message.contains("7402"), "{message}");
+}
+
+#[tokio::test]
 async fn health_and_readiness_answer_on_both_listeners_to_get_and_head() {
     let (world, _node) = World::tunnelling("version: 1\n").await;
     for address in [world.clients, world.admin] {
