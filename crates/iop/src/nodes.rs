@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Asking, Nodes, Output, Providers};
 use crate::client::{AskError, Base, encoded};
-use crate::status::{bytes, node_table, provider_table};
+use crate::status::{Credit, bytes, credit_in_full, node_table, provider_table};
 use crate::table::shown;
 
 /// Runs `iop nodes` and returns what it prints.
@@ -123,6 +123,8 @@ struct Link {
     draining: bool,
     streams: u32,
     heartbeat_rtt_ms: Option<f64>,
+    body_credit: Credit,
+    answer_credit: Credit,
 }
 
 #[derive(Deserialize)]
@@ -138,14 +140,18 @@ struct Provider {
     state: String,
     capacity: u32,
     runs: Vec<String>,
-    tunnel: Vec<Value>,
+    tunnel: Vec<Operation>,
     commands: Vec<Command>,
 }
 
 #[derive(Deserialize)]
-struct Command {
-    method: String,
+struct Operation {
     path: String,
+}
+
+#[derive(Deserialize)]
+struct Command {
+    manages: bool,
     permitted: bool,
 }
 
@@ -189,6 +195,8 @@ fn page(whole: &Whole) -> String {
             let rtt =
                 link.heartbeat_rtt_ms.map_or_else(String::new, |ms| format!(", rtt {ms:.1} ms"));
             line("link", &format!("{} streams{rtt}", link.streams));
+            line("credit out", &credit_in_full(&link.body_credit));
+            line("credit in", &credit_in_full(&link.answer_credit));
         }
     }
     if let Some(Transport { calls, link: Some(link), .. }) = &whole.transport {
@@ -234,20 +242,62 @@ fn row(provider: &Provider, transport: Option<&Transport>) -> [String; 8] {
             transport.providers.iter().find(|other| other.provider == provider.provider)
         })
         .map_or_else(dash, |found| format!("{} open, {} idle", found.open, found.idle));
-    let permitted = provider.commands.iter().filter(|command| command.permitted);
     [
         provider.provider.clone(),
         provider.adapter.clone(),
         provider.state.clone(),
         provider.capacity.to_string(),
         list(provider.runs.clone()),
-        match provider.tunnel.len() {
-            0 => dash(),
-            count => format!("{count} operations"),
-        },
+        relayed(&provider.tunnel),
         connections,
-        list(permitted.map(|command| format!("{} {}", command.method, command.path)).collect()),
+        permitted(&provider.commands).to_owned(),
     ]
+}
+
+/// How wide the column of relayed operations becomes at most: all of them are in `-o json`.
+const TUNNEL_WIDTH: usize = 60;
+
+/// Names what is relayed by the last parts of the paths, OpenAI's first, as many as fit.
+fn relayed(operations: &[Operation]) -> String {
+    let is_openai = |path: &&str| path.starts_with("/v1/");
+    let paths = || operations.iter().map(|operation| operation.path.as_str());
+    let ordered = paths().filter(is_openai).chain(paths().filter(|path| !is_openai(path)));
+    let mut names: Vec<&str> = Vec::new();
+    for path in ordered {
+        let path = path.trim_end_matches('/');
+        let path = path.strip_suffix("/completions").filter(|rest| *rest != "/v1").unwrap_or(path);
+        let name = path.rsplit('/').next().unwrap_or(path);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let mut text = String::new();
+    for (at, name) in names.iter().enumerate() {
+        let name = shown(name);
+        let gap = if text.is_empty() { "" } else { ", " };
+        let more = format!(", +{}", names.len() - at);
+        let reserve = if at + 1 == names.len() { 0 } else { more.len() };
+        let width = text.chars().count() + gap.len() + name.chars().count() + reserve;
+        if width > TUNNEL_WIDTH {
+            text.push_str(if gap.is_empty() { &more[2..] } else { &more });
+            return text;
+        }
+        text.push_str(gap);
+        text.push_str(&name);
+    }
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// Says which kinds of commands the provider takes: those that look, and those that change it.
+fn permitted(commands: &[Command]) -> &'static str {
+    let takes =
+        |manages| commands.iter().any(|command| command.permitted && command.manages == manages);
+    match (takes(false), takes(true)) {
+        (true, true) => "reads, manages",
+        (true, false) => "reads",
+        (false, true) => "manages",
+        (false, false) => "-",
+    }
 }
 
 #[cfg(test)]
@@ -267,6 +317,8 @@ mod tests {
             "node": { "node": "ws", "linked": true, "link": {
                 "generation": 3, "address": "127.0.0.1:9", "version": "1\u{1b}[2J", "platform": "os",
                 "since": "2026-01-31", "draining": false, "streams": 2,
+                "body_credit": { "limit_bytes": 67_108_864, "reserved_bytes": 0, "peak_bytes": 65_536 },
+                "answer_credit": { "limit_bytes": 67_108_864, "reserved_bytes": 4_096, "peak_bytes": 4_096 },
             } },
             "capabilities": { "adapters": ["ollama"], "providers": [{
                 "provider": "o", "adapter": "ollama", "state": "ready", "capacity": 4,
@@ -280,7 +332,35 @@ mod tests {
         });
         let text = page(&serde_json::from_value(whole).unwrap());
         assert!(!text.contains('\u{1b}') && text.contains("\\u{1b}"), "{text}");
-        assert!(text.contains("GET /api/ps") && !text.contains("/api/pull"), "{text}");
+        assert!(text.contains("reads\n") && !text.contains("manages"), "{text}");
         assert!(text.contains("2 open, 1 idle"), "{text}");
+        assert!(text.contains("credit out  0 B (peak 64 KiB) of 64 MiB\n"), "{text}");
+        assert!(text.contains("credit in   4 KiB (peak 4 KiB) of 64 MiB\n"), "{text}");
+    }
+
+    #[test]
+    fn relayed_operations_are_named_by_their_last_parts_and_cut_at_the_width() {
+        let named = |paths: &[&str]| {
+            let operations: Vec<_> =
+                paths.iter().map(|path| Operation { path: (*path).to_owned() }).collect();
+            relayed(&operations)
+        };
+        assert_eq!(named(&[]), "-");
+        let few = ["/tokenize", "/v1/chat/completions", "/v1/completions", "/v1/audio/speech"];
+        assert_eq!(named(&few), "chat, completions, speech, tokenize");
+        let many: Vec<_> = (10..40).map(|at| format!("/v1/name-{at}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let text = named(&many);
+        assert!(text.starts_with("name-10, name-11, ") && text.ends_with(", +24"), "{text}");
+        assert!(text.len() <= TUNNEL_WIDTH, "{text}");
+        assert_eq!(named(&[&"x".repeat(70)]), "+1");
+    }
+
+    #[test]
+    fn commands_are_told_by_what_they_may_do() {
+        let command = |manages, permitted| Command { manages, permitted };
+        assert_eq!(permitted(&[command(false, true), command(true, true)]), "reads, manages");
+        assert_eq!(permitted(&[command(false, true), command(true, false)]), "reads");
+        assert_eq!(permitted(&[]), "-");
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::cli::{Asking, Output};
 use crate::client::{AskError, Base};
-use crate::table::{few, millis, table};
+use crate::table::{few, millis, shown, table};
 
 /// Runs `iop status` and returns what it prints.
 ///
@@ -91,8 +91,9 @@ struct Link {
     body_credit: Credit,
 }
 
+/// How much of a link's budget is in use.
 #[derive(Deserialize)]
-struct Credit {
+pub(crate) struct Credit {
     limit_bytes: u64,
     reserved_bytes: u64,
     peak_bytes: u64,
@@ -153,6 +154,11 @@ fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
     }
     let rows: Vec<_> = nodes.iter().map(node_row).collect();
     text.push_str(&table(NODE_HEADINGS, &rows));
+    for node in nodes {
+        if let Some(link) = &node.link {
+            text.push_str(&format!("{}: {}\n", shown(&node.node), credits(link)));
+        }
+    }
     if !providers.is_empty() {
         text.push('\n');
         let rows: Vec<_> = providers.iter().map(|provider| provider_row(provider, nodes)).collect();
@@ -188,21 +194,12 @@ fn read<T: serde::de::DeserializeOwned>(answer: &Value) -> Result<T, AskError> {
 /// How many models of a provider a table names: a row should fit a terminal.
 const NAMED: usize = 3;
 
-const NODE_HEADINGS: [&str; 9] = [
-    "NODE",
-    "STATE",
-    "GENERATION",
-    "ADDRESS",
-    "STREAMS",
-    "CREDIT OUT",
-    "CREDIT IN",
-    "RTT",
-    "VERSION",
-];
+const NODE_HEADINGS: [&str; 7] =
+    ["NODE", "STATE", "GENERATION", "ADDRESS", "STREAMS", "RTT", "VERSION"];
 const PROVIDER_HEADINGS: [&str; 5] =
     ["PROVIDER", "ADAPTER", "STATE", "IN USE", "MODELS, OR WHY NOT"];
 
-fn node_row(node: &Node) -> [String; 9] {
+fn node_row(node: &Node) -> [String; 7] {
     let none = || "-".to_owned();
     match &node.link {
         None => {
@@ -217,8 +214,6 @@ fn node_row(node: &Node) -> [String; 9] {
             link.generation.to_string(),
             link.address.clone(),
             link.streams.to_string(),
-            credit(&link.body_credit),
-            credit(&link.answer_credit),
             link.heartbeat_rtt_ms.map_or_else(none, |rtt| format!("{rtt:.1} ms")),
             link.version.clone(),
         ],
@@ -253,14 +248,22 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
     ]
 }
 
-/// What is reserved of a link's budget, the most that ever was, and the budget.
+/// What both directions of a link have of their budgets.
+fn credits(link: &Link) -> String {
+    let (bodies, answers) = (credit(&link.body_credit), credit(&link.answer_credit));
+    format!("credit for bodies {bodies}, for answers {answers}")
+}
+
+/// What is reserved of a link's budget, and the budget; a peak stands beside it in `iop nodes show`.
 fn credit(credit: &Credit) -> String {
-    format!(
-        "{} (peak {}) of {}",
-        bytes(credit.reserved_bytes),
-        bytes(credit.peak_bytes),
-        bytes(credit.limit_bytes)
-    )
+    format!("{} of {}", bytes(credit.reserved_bytes), bytes(credit.limit_bytes))
+}
+
+/// As [`credit`], with the most that ever was.
+pub(crate) fn credit_in_full(credit: &Credit) -> String {
+    let peak = bytes(credit.peak_bytes);
+    let (reserved, limit) = (bytes(credit.reserved_bytes), bytes(credit.limit_bytes));
+    format!("{reserved} (peak {peak}) of {limit}")
 }
 
 /// Shows a number of bytes.
@@ -269,5 +272,36 @@ pub(crate) fn bytes(count: u64) -> String {
         0..1_024 => format!("{count} B"),
         1_024..1_048_576 => format!("{} KiB", count / 1_024),
         _ => format!("{} MiB", count / 1_048_576),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn two_nodes_fit_a_hundred_columns_and_the_budgets_of_their_links_are_shown() {
+        let credit = |reserved| json!({ "limit_bytes": 64 << 20, "reserved_bytes": reserved, "peak_bytes": 65_536 });
+        let link = json!({
+            "generation": 41, "address": "192.168.100.200:54321", "version": "0.1.0",
+            "draining": true, "streams": 1000, "heartbeat_rtt_ms": 12.3,
+            "answer_credit": credit(67_108_864), "body_credit": credit(65_536),
+        });
+        let nodes: Vec<_> = ["workstation-01", "workstation-02"]
+            .map(|name| Node::deserialize(json!({ "node": name, "link": link.clone() })).unwrap())
+            .into();
+        let status = json!({
+            "version": "0.1.0", "group": "home", "state": "ready", "uptime_s": 9,
+            "not_ready_because": null, "listen": { "clients": "127.0.0.1:7400", "nodes": "127.0.0.1:7401" },
+            "in_flight": 0, "waiting": 0, "models": 1, "history": { "degraded": null },
+            "buffered_bodies": { "limit_bytes": 536_870_912, "used_bytes": 0, "peak_bytes": 0, "refused": 0 },
+        });
+        let text = show(&Status::deserialize(status).unwrap(), &nodes, &[]);
+        let budgets =
+            "workstation-02: credit for bodies 64 KiB of 64 MiB, for answers 64 MiB of 64 MiB\n";
+        assert!(text.contains(budgets), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
 }

@@ -169,10 +169,16 @@ async fn the_commands_that_ask_an_edge_tell_what_it_did() {
     assert!(page.contains("script") && page.contains(MODEL), "{page}");
     assert!(printed(&["models", "--admin", &admin]).await.contains(MODEL));
     let page = printed(&["status", "--admin", &admin]).await;
-    for told in ["script", "of 512 MiB for whole bodies (peak ", "0 B (peak 64 KiB) of 64 MiB"] {
+    for told in [
+        "script",
+        "of 512 MiB for whole bodies (peak ",
+        "credit for bodies 0 B of 64 MiB, for answers 0 B of 64 MiB",
+    ] {
         assert!(page.contains(told), "`{told}` is missing in:\n{page}");
     }
     refused(&["runs", "show", "nonsense", "--admin", &admin], 1, &["nonsense"]).await;
+    let other = ["clients' listener", "--admin is usually http://127.0.0.1:7402"];
+    refused(&["status", "--admin", &endpoint], 1, &other).await;
     let chat = ["chat", "hello", "--model", "nope", "--endpoint", &endpoint];
     refused(&chat, 1, &["nope"]).await;
 }
