@@ -1,6 +1,6 @@
 //! A fast OpenAI-compatible provider whose answers are set by the request itself.
 //!
-//! It serves `/v1/models`, chat (streamed or not), completions (not streamed) and embeddings. How it
+//! It serves `/health`, `/v1/models`, chat (streamed or not), completions (not streamed) and embeddings. How it
 //! answers is said in the prompt ([`knobs`]): text is the one part of a request that every gateway
 //! and every client hands on untouched.
 
@@ -79,6 +79,8 @@ async fn answer(request: Request<Incoming>, models: &[String]) -> Result<Answer,
     }
     Ok(match (&head.method, head.uri.path()) {
         (&Method::GET, "/v1/models") => model_list(models),
+        // Routers ask before they send anything.
+        (&Method::GET, "/health") => healthy(),
         (&Method::POST, "/v1/chat/completions") => match Wanted::of(&body) {
             Some(wanted) if wanted.stream => stream(&wanted, knobs),
             Some(wanted) => whole(&wanted, &knobs, "chat.completion"),
@@ -193,6 +195,10 @@ fn model_list(models: &[String]) -> Answer {
         .map(|id| json!({"id": id, "object": "model", "created": stream::CREATED, "owned_by": "bench"}))
         .collect();
     body(StatusCode::OK, &json!({"object": "list", "data": data}))
+}
+
+fn healthy() -> Answer {
+    body(StatusCode::OK, &json!({}))
 }
 
 fn error(status: StatusCode, message: &str) -> Answer {

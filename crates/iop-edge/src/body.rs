@@ -53,6 +53,9 @@ const FIRST_CAPACITY: usize = 2 * 1024;
 /// How far a declared length is believed before its bytes are there: most prompts need one
 /// allocation, and a client that sends one byte of many does not get more.
 const BELIEVED: usize = 64 * 1024;
+/// How many times what has arrived is believed as well, so that a long prompt is not moved either: its
+/// first part is 8 KiB.
+const BELIEVED_TIMES: usize = 32;
 
 /// Reads the whole body.
 ///
@@ -111,7 +114,10 @@ impl Buffer {
         if needed > capacity {
             let doubled = needed.max(capacity * 2).max(FIRST_CAPACITY).min(self.limit);
             let target = match self.declared {
-                Some(declared) => doubled.max(BELIEVED).min(declared).max(needed),
+                Some(declared) => {
+                    let believed = BELIEVED.max(needed.saturating_mul(BELIEVED_TIMES));
+                    doubled.max(believed).min(declared).max(needed)
+                }
                 None => doubled,
             };
             self.share.grow(target - capacity)?;
@@ -279,6 +285,23 @@ mod tests {
         body.declared = Some(16);
         let body = read(body, LIMITS, &budget, false).await.unwrap();
         assert_eq!((body.len(), budget.used()), (2, 16));
+    }
+
+    #[tokio::test]
+    async fn a_declared_length_is_believed_as_far_as_bytes_have_come() {
+        static ONE: [u8; 1] = [b'x'; 1];
+        static FIRST: [u8; 8 * 1024] = [b'x'; 8 * 1024];
+        const LONG: usize = 200 * 1024;
+        let limits = Limits { bytes: 1024 * 1024, ..LIMITS };
+        for (first, believed) in [(ONE.as_slice(), BELIEVED), (&FIRST, LONG)] {
+            let budget = Budget::new(1024 * 1024);
+            let mut body = Parts::new(&[first]);
+            body.declared = Some(LONG as u64);
+            body.ends = false;
+            let mut reading = Box::pin(read(body, limits, &budget, false));
+            assert!(futures_util::poll!(reading.as_mut()).is_pending());
+            assert_eq!(budget.used(), believed);
+        }
     }
 
     #[tokio::test]
