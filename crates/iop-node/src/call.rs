@@ -256,7 +256,7 @@ fn settle<T>(node: &Shared, permit: iop_execution::Permit, returned: &Returned<T
 
 /// Says which provider could not be reached: a client of a route with several knows none of them, and
 /// the adapter does not know its own name.
-fn named(failure: &Failure, provider: &ProviderKey) -> Failure {
+pub(crate) fn named(failure: &Failure, provider: &ProviderKey) -> Failure {
     let mut failure = failure.clone();
     if failure.code == ErrorCode::ConnectFailed {
         failure.message = format!("provider `{provider}`: {}", failure.message);

@@ -23,7 +23,7 @@ use iop_types::{
 use tracing::{Instrument as _, debug, debug_span, info};
 
 use crate::bridge;
-use crate::call::{Clock, Returned, now, until_returned};
+use crate::call::{Clock, Returned, named, now, until_returned};
 use crate::node::Shared;
 use crate::outlet::Steps;
 
@@ -142,12 +142,19 @@ async fn execute(
     };
     let answer = answer(&node, &work, &mut emission, &mut cancelled);
     let returned = until_returned(answer, stop, entry.canceller(), &fence).await;
+    let key = match &work {
+        Work::Call { provider, .. } => Some(provider.key().clone()),
+        Work::Capabilities | Work::TransportStatus => None,
+    };
     if let Work::Call { provider, manages: true, .. } = work {
         look(&node, provider, &returned).await;
     }
     let terminal = match returned {
         Returned::Itself(Ok(())) => CommandFrame::End,
-        Returned::Itself(Err(CallError::Failed(failure))) => CommandFrame::Error(failure),
+        Returned::Itself(Err(CallError::Failed(failure))) => CommandFrame::Error(match &key {
+            Some(key) => named(&failure, key),
+            None => failure,
+        }),
         Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
             match is_late {
                 true => CommandFrame::Error(late(patience)),

@@ -104,6 +104,17 @@ async fn a_refused_command_opens_no_socket() {
 }
 
 #[tokio::test]
+async fn a_command_whose_server_is_gone_names_the_provider() {
+    let (server, lab) = (ollama(&["m"]).await, ScriptedProvider::start().await);
+    let rig = rig(&server, &lab, false).await;
+    server.stop().await;
+    let (_, last) = ended(rig.command(call("ollama", "GET", "/api/version", ""))).await;
+    let CommandAnswer::Frame(CommandFrame::Error(failure)) = last else { panic!("{last:?}") };
+    assert_eq!(failure.code, iop_types::ErrorCode::ConnectFailed);
+    assert!(failure.message.starts_with("provider `ollama`: "), "{failure}");
+}
+
+#[tokio::test]
 async fn a_target_that_was_pulled_is_reported_before_the_pull_has_ended() {
     let (server, lab) = (ollama(&["old"]).await, ScriptedProvider::start().await);
     let rig = rig(&server, &lab, true).await;
