@@ -31,6 +31,7 @@ use iop_types::{CloseReason, Generation, NodeId};
 use iop_wire::v1;
 
 pub use edge::{EdgeCommand, EdgeLink, EdgeStream};
+pub use iop_link::credit::REQUEST_WINDOW;
 pub use iop_link::{
     Answer, BudgetStats, LinkStats, NotSent, OpenError, RequestMessage, StreamError,
 };

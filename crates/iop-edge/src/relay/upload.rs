@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::Body;
 use iop_dialect::multipart::{FormError, FormScan, Piece};
+use iop_net::link::REQUEST_WINDOW;
 use iop_net::memory::{Budget, OverBudget, Share};
 use iop_types::{ErrorCode, Failure};
 
 /// Bytes after which a refusal cannot come any more: the first window, the one that a refusing Node
 /// returns, and one that may wait in the link.
-const KEPT: u64 = 3 * REQUEST_WINDOW;
-const REQUEST_WINDOW: u64 = 256 * 1024;
+const KEPT: u64 = 3 * REQUEST_WINDOW as u64;
 
 /// The client's body, whatever carries it.
 pub(crate) trait Incoming: Send {
