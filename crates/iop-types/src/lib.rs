@@ -7,7 +7,7 @@
 //!
 //! Read next: [`id`] for what identifies work, [`event`] and [`tunnel`] for what a provider call
 //! yields, [`command`] for what a Node is asked beside requests, [`code`] for the one table of errors,
-//! [`terminal`] for how a run ends.
+//! [`terminal`] for how a run ends, [`stall`] for what is known of a provider that fell silent.
 
 pub mod close_reason;
 pub mod code;
@@ -17,6 +17,7 @@ pub mod id;
 pub mod provider;
 pub mod request;
 pub mod route;
+pub mod stall;
 pub mod stall_timeout;
 pub mod terminal;
 pub mod tunnel;
@@ -36,6 +37,7 @@ pub use id::{
 pub use provider::{AdapterType, Capabilities, Operation, ProviderState, ProviderStatus};
 pub use request::{Form, RequestHead, RunKind, RunRequest, TunnelRequest, WorkKey};
 pub use route::{Policy, Recovery};
+pub use stall::{HealthEvidence, HealthObservation, Ownership, Stall, StallPhase};
 pub use stall_timeout::StallTimeout;
 pub use terminal::{Failure, Refusal, Requeue, Terminal};
 pub use tunnel::{Header, ResponseHead, TunnelFrame};

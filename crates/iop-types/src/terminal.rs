@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::code::ErrorCode;
+use crate::stall::Stall;
 use crate::stall_timeout::StallTimeoutError;
 
 /// The one outcome that ends a run.
@@ -31,12 +32,21 @@ pub struct Failure {
     pub provider_status: Option<u16>,
     /// Seconds after which the provider asked to be called again.
     pub retry_after_s: Option<u32>,
+    /// What is known of the provider, where it fell silent ([`ErrorCode::ResponseStalled`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
 }
 
 impl Failure {
     /// Makes a failure without a provider status.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), provider_status: None, retry_after_s: None }
+        Self {
+            code,
+            message: message.into(),
+            provider_status: None,
+            retry_after_s: None,
+            stall: None,
+        }
     }
 }
 

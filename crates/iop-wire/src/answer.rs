@@ -65,6 +65,7 @@ impl From<Failure> for v1::Failure {
             message: shortened(failure.message),
             provider_status: failure.provider_status.map_or(0, u32::from),
             retry_after_s: failure.retry_after_s,
+            stall: failure.stall.map(Into::into),
         }
     }
 }
@@ -80,6 +81,7 @@ impl From<v1::Failure> for Failure {
                 Ok(status) => Some(status),
             },
             retry_after_s: failure.retry_after_s,
+            stall: failure.stall.as_ref().and_then(crate::stall::read),
         }
     }
 }

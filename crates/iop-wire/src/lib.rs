@@ -14,6 +14,7 @@ pub mod frame;
 pub mod header;
 pub mod provider;
 pub mod request;
+mod stall;
 
 /// Types generated from `proto/iop/runtime/v1/runtime.proto`.
 #[expect(missing_docs, clippy::all, reason = "generated; the schema carries the documentation")]

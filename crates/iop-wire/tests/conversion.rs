@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use iop_types::{
     AdapterType, ApiCall, Attempt, Capabilities, Command, CommandFrame, CommandId, CommandRequest,
-    ErrorCode, Event, EventKind, Failure, Finish, Header, Operation, Part, ProviderKey,
-    ProviderRevision, ProviderState, ProviderStatus, Refusal, RequestHead, Requeue, ResponseHead,
-    RunId, RunKind, RunRequest, SessionId, StallTimeout, Target, TunnelFrame, TunnelId,
-    TunnelRequest, Usage, WorkKey,
+    ErrorCode, Event, EventKind, Failure, Finish, Header, HealthEvidence, Operation, Ownership,
+    Part, ProviderKey, ProviderRevision, ProviderState, ProviderStatus, Refusal, RequestHead,
+    Requeue, ResponseHead, RunId, RunKind, RunRequest, SessionId, Stall, StallPhase, StallTimeout,
+    Target, TunnelFrame, TunnelId, TunnelRequest, Usage, WorkKey,
 };
 use iop_wire::answer::{
     JoinError, command_frame, command_refusal, run_event, run_refusal, tunnel_frame, tunnel_refusal,
@@ -147,6 +147,14 @@ fn events() -> Vec<Event> {
         message: "went wrong".into(),
         provider_status: Some(503),
         retry_after_s: Some(7),
+        stall: Some(Stall {
+            timeout: Duration::from_secs(3),
+            silent: Duration::from_millis(3_004),
+            phase: StallPhase::MidStream,
+            ownership: Ownership::Confirmed,
+            health: HealthEvidence::Available,
+            observation_seq: Some(1),
+        }),
     };
     let usage = Some(Usage { input_tokens: 3, output_tokens: 4 });
     let delta = |part| EventKind::Delta { choice: 2, part };
