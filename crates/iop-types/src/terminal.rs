@@ -35,6 +35,10 @@ pub struct Failure {
     /// What is known of the provider, where it fell silent ([`ErrorCode::ResponseStalled`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
+    /// Whether the connection to the provider was lost: it closed or reset it before its answer was
+    /// complete. How far the answer had got is for whoever received it to know.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub connection_lost: bool,
 }
 
 impl Failure {
@@ -46,7 +50,14 @@ impl Failure {
             provider_status: None,
             retry_after_s: None,
             stall: None,
+            connection_lost: false,
         }
+    }
+
+    /// Says whether the same request may succeed later without being changed: by its code, or
+    /// because the provider is known to have let go of a call that stalled.
+    pub fn is_retryable(&self) -> bool {
+        self.code.is_retryable() || self.stall.is_some_and(|stall| stall.is_retryable())
     }
 }
 

@@ -66,6 +66,7 @@ impl From<Failure> for v1::Failure {
             provider_status: failure.provider_status.map_or(0, u32::from),
             retry_after_s: failure.retry_after_s,
             stall: failure.stall.map(Into::into),
+            connection_lost: failure.connection_lost,
         }
     }
 }
@@ -82,6 +83,7 @@ impl From<v1::Failure> for Failure {
             },
             retry_after_s: failure.retry_after_s,
             stall: failure.stall.as_ref().and_then(crate::stall::read),
+            connection_lost: failure.connection_lost,
         }
     }
 }

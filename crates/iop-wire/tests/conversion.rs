@@ -155,6 +155,7 @@ fn events() -> Vec<Event> {
             health: HealthEvidence::Available,
             observation_seq: Some(1),
         }),
+        connection_lost: true,
     };
     let usage = Some(Usage { input_tokens: 3, output_tokens: 4 });
     let delta = |part| EventKind::Delta { choice: 2, part };

@@ -35,6 +35,10 @@ pub(crate) fn failure_of(error: &CallError) -> Failure {
         CallError::RequestBody { .. } => {
             (ErrorCode::ClientGone, "the request body ended before it was complete".to_owned())
         }
+        CallError::Lost { phase: Phase::Connecting, .. } => (
+            ErrorCode::ConnectFailed,
+            "the provider closed the connection before it had any of the request".to_owned(),
+        ),
         CallError::Lost { phase, .. } => {
             (ErrorCode::ProviderError, format!("the provider closed the connection {}", at(*phase)))
         }
@@ -51,7 +55,24 @@ pub(crate) fn failure_of(error: &CallError) -> Failure {
             (ErrorCode::ProviderError, "the call to the provider had already ended".to_owned())
         }
     };
-    Failure::new(code, message)
+    Failure { connection_lost: is_lost(error), ..Failure::new(code, message) }
+}
+
+/// Says whether the provider let go of the connection before its answer was complete.
+const fn is_lost(error: &CallError) -> bool {
+    match error {
+        CallError::Lost { phase, .. } => !matches!(phase, Phase::Connecting),
+        CallError::Truncated { cut, .. } => !matches!(cut, Cut::Framing),
+        CallError::Request { .. }
+        | CallError::Resolve { .. }
+        | CallError::Egress { .. }
+        | CallError::Connect { .. }
+        | CallError::ConnectTimeout { .. }
+        | CallError::RequestBody { .. }
+        | CallError::Malformed { .. }
+        | CallError::TooLarge { .. }
+        | CallError::Ended { .. } => false,
+    }
 }
 
 const fn at(phase: Phase) -> &'static str {
@@ -134,6 +155,20 @@ mod tests {
         let message = "bad key sk-1234-long (sk-1234), abc\r\nnext";
         let failure = redactor.redact(Failure::new(ErrorCode::ProviderError, message));
         assert_eq!(failure.message, "bad key *** (***), abc  next");
+    }
+
+    #[test]
+    fn a_lost_connection_is_told_from_an_answer_that_is_wrong_and_from_one_never_made() {
+        let authority = || "h:1".into();
+        let lost = |phase| failure_of(&CallError::Lost { authority: authority(), phase });
+        let cut = |cut| failure_of(&CallError::Truncated { authority: authority(), cut });
+        for failure in [lost(Phase::Sending), lost(Phase::BeforeHead), cut(Cut::Reset)] {
+            assert!(failure.connection_lost, "{failure}");
+        }
+        let unsent = lost(Phase::Connecting);
+        assert_eq!((unsent.code, unsent.connection_lost), (ErrorCode::ConnectFailed, false));
+        assert!(!cut(Cut::Framing).connection_lost);
+        assert!(!failure_of(&CallError::Malformed { authority: authority() }).connection_lost);
     }
 
     #[test]
