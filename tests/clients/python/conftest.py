@@ -3,6 +3,7 @@
 IOP_TEST_URL         IOP in front of both providers
 IOP_TEST_NARROW_URL  IOP with `max_concurrency: 1` for both providers
 IOP_TEST_ENGINES_URL IOP whose providers are the adapters `ollama` and `vllm`, one request at a time
+IOP_TEST_ENGINES_ADMIN_URL  the admin listener of that IOP
 IOP_TEST_OLLAMA_URL  the server with Ollama's API, without IOP
 IOP_TEST_SMOL_URL    the provider with the real model, without IOP
 IOP_TEST_MOCK_URL    the scripted provider, without IOP
