@@ -14,14 +14,13 @@
 //! Progress is marked here as well, once for runs and tunnels: a timestamp is stored, no timer is
 //! armed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use iop_types::{CommandFrame, Event, TunnelFrame};
 
 use crate::provider::{Fenced, Outlet};
+use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// An outlet that can be ended, for good, by consuming it.
 pub trait Terminus<T>: Outlet<T> {

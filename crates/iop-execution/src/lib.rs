@@ -17,6 +17,7 @@ pub mod emission;
 pub mod gate;
 pub mod provider;
 pub mod registry;
+mod sync;
 pub mod work;
 
 pub use admit::{Admitted, Asked, Checks, Need, Passed};

@@ -15,3 +15,4 @@ pub mod link;
 pub mod memory;
 pub mod net;
 pub mod socket;
+mod sync;

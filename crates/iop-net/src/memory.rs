@@ -7,10 +7,9 @@
 //! declared length, and sealed into the finished [`Bytes`]: it returns when the last reference to
 //! the body is dropped, wherever that is.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
 use bytes::Bytes;
+
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Ordering};
 
 /// The budget; clones are handles of the same one.
 #[derive(Debug, Clone)]

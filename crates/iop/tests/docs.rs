@@ -39,7 +39,8 @@ fn a_pages_status_is_the_codes() {
 #[test]
 fn every_test_that_a_page_names_exists() {
     let page = std::fs::read_to_string(repository().join("docs/testing.md")).unwrap();
-    let sources = rust_sources(&repository().join("crates"));
+    let mut sources = rust_sources(&repository().join("crates"));
+    sources.extend(rust_sources(&repository().join("loom")));
     for name in page.split('`').filter(|word| word.len() >= 20 && word.chars().all(is_name)) {
         assert!(
             sources.iter().any(|source| source.contains(&format!("fn {name}("))),

@@ -1,10 +1,12 @@
 //! The machine of one link between its driver and its handles.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use iop_link::{Link, Role, Signal, StreamKey};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// One link, shared by the task that drives it and the handles of its streams.
 pub(super) struct Shared<R: Role> {
