@@ -13,6 +13,7 @@ mod build;
 mod mock;
 mod ollama;
 mod openai_compat;
+mod probe;
 mod recognise;
 mod server;
 mod settings;

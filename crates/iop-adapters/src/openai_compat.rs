@@ -25,6 +25,8 @@ use crate::settings::{ProviderSettings, Targets};
 pub(crate) struct OpenaiCompat {
     pub(crate) server: Server,
     pub(crate) targets: Targets,
+    /// Whether every request is counted by somebody else.
+    pub(crate) is_hosted: bool,
     capabilities: Capabilities,
 }
 
@@ -42,6 +44,7 @@ impl OpenaiCompat {
         Ok(Self {
             server: Server::new(settings, tools)?,
             targets: settings.targets.clone(),
+            is_hosted: settings.is_hosted,
             capabilities: Capabilities {
                 tunnel,
                 runs: operations::RUNS.to_vec(),

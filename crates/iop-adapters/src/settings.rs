@@ -22,6 +22,8 @@ pub struct ProviderSettings {
     pub headers: Vec<Header>,
     /// The provider's API key, already resolved; sent as a bearer token.
     pub secret: Option<Secret>,
+    /// Whether somebody else runs the server and counts every request: it is asked for no token.
+    pub is_hosted: bool,
     /// Options forced on every request of the Ollama adapter.
     pub forced: Forced,
     /// Script of the mock adapter as JSON text; `None` plays the demonstration.
@@ -38,6 +40,7 @@ impl ProviderSettings {
             targets: Targets::All,
             headers: Vec::new(),
             secret: None,
+            is_hosted: false,
             forced: Forced::default(),
             script: None,
         }

@@ -16,13 +16,14 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use iop_execution::{
-    Body, BoxFuture, CallError, Cancelled, Completion, Connections, DiscoverError, Discovery,
+    Body, BoxFuture, CallError, Cancelled, Completion, Connections, DiscoverError, Discovery, Look,
     Outlet, Probe, ProbeOutcome, Provider, StartError, Tunnel,
 };
-use iop_types::{AdapterType, Capabilities, Event, RunRequest, Target, TunnelFrame, TunnelRequest};
+use iop_types::{AdapterType, Capabilities, Event, RunRequest, TunnelFrame, TunnelRequest};
 
 use crate::build::{BuildError, Tools};
 use crate::openai_compat::OpenaiCompat;
+use crate::probe::Limit;
 use crate::settings::ProviderSettings;
 
 /// A server that runs vLLM or SGLang.
@@ -49,12 +50,14 @@ impl Engine {
         }
     }
 
-    /// Where the engine proves its health. vLLM's own check notices a dead engine without generating;
-    /// SGLang's plain one may only say that its HTTP server lives, so it is asked for one token.
-    const fn proof(self) -> &'static str {
+    /// Where the engine is asked for its health, and whether a good answer proves it. vLLM's own check
+    /// notices a dead engine without generating; SGLang's plain one may only say that its HTTP server
+    /// lives, so that it is asked for one token where that is allowed.
+    const fn health(self, may_generate: bool) -> (&'static str, bool) {
         match self {
-            Self::Vllm => "/health",
-            Self::Sglang => "/health_generate",
+            Self::Vllm => ("/health", true),
+            Self::Sglang if may_generate => ("/health_generate", true),
+            Self::Sglang => ("/health", false),
         }
     }
 }
@@ -127,8 +130,13 @@ impl Tunnel for Vllm {
 }
 
 impl Probe for Vllm {
-    fn probe(&self, target: Target) -> BoxFuture<'_, ProbeOutcome> {
-        let engine = *self.engine();
-        Box::pin(self.api.examine(engine.unwrap_or(Engine::Vllm).proof(), target))
+    fn probe(&self, look: Look) -> BoxFuture<'_, ProbeOutcome> {
+        let engine = self.engine().unwrap_or(Engine::Vllm);
+        let may_generate = look.may_generate && !self.api.is_hosted;
+        Box::pin(async move {
+            let limit = Limit::within(look.within);
+            let (path, is_proof) = engine.health(may_generate);
+            self.api.examine(Some(path), is_proof, &look, limit).await.conclude()
+        })
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iop_config::EdgeConfig;
 use iop_net::link::{EdgeHost, EdgeLink, LinkStats};
-use iop_types::{CloseReason, ErrorCode, Generation, InstanceId, NodeId};
+use iop_types::{CloseReason, ErrorCode, Generation, HealthObservation, InstanceId, NodeId};
 use iop_wire::v1;
 use jiff::Timestamp;
 use tracing::{info, warn};
@@ -215,6 +215,11 @@ impl EdgeHost for Group {
         self.desk.tell(|admission, now| {
             admission.handle_status(now, node, link.generation(), status);
         });
+    }
+
+    fn observed(&self, link: &EdgeLink, observation: v1::HealthObservation) {
+        let HealthObservation { provider, target, health, seq } = observation.into();
+        info!(node = %link.node(), %provider, %target, %health, seq, "target looked at");
     }
 
     fn draining(&self, link: &EdgeLink) {

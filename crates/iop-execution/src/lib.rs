@@ -15,6 +15,8 @@ pub mod admit;
 pub mod cancel;
 pub mod emission;
 pub mod gate;
+pub mod neighbours;
+pub mod probe;
 pub mod provider;
 pub mod registry;
 mod sync;
@@ -24,9 +26,11 @@ pub use admit::{Admitted, Asked, Checks, Need, Passed};
 pub use cancel::{Cancelled, Canceller, cancellation};
 pub use emission::{Emission, Fence, Terminus};
 pub use gate::{Gate, Permit};
+pub use neighbours::{Company, Neighbours, Seat};
+pub use probe::{Look, Probe, ProbeOutcome};
 pub use provider::{
     Body, BodyLost, BodySource, BoxFuture, CallError, Command, Commands, Completion, Connections,
-    DiscoverError, Discovery, Fenced, Outlet, Probe, ProbeOutcome, Provider, StartError, Tunnel,
+    DiscoverError, Discovery, Fenced, Outlet, Provider, StartError, Tunnel,
 };
 pub use registry::{Bootstrap, Bound, Draining, Registry, registry};
 pub use work::Work;

@@ -16,6 +16,7 @@ use iop_types::{
 };
 
 use crate::cancel::Cancelled;
+use crate::probe::Probe;
 
 /// A future in a box, for traits that adapters implement.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -94,24 +95,6 @@ pub trait Tunnel: Send + Sync {
         outlet: &'a mut dyn Outlet<TunnelFrame>,
         cancelled: &'a mut Cancelled,
     ) -> BoxFuture<'a, Result<(), CallError>>;
-}
-
-/// An independent look at the health of one exact target: own connection, outside the gate, bounded
-/// by its caller, never with a leased credential.
-pub trait Probe: Send + Sync {
-    /// Looks once.
-    fn probe(&self, target: Target) -> BoxFuture<'_, ProbeOutcome>;
-}
-
-/// What a probe saw. The watchdog's three pairs of evidence are made from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProbeOutcome {
-    /// The engine is healthy and has the target.
-    Available,
-    /// The engine is down or no longer has the target.
-    Unavailable,
-    /// Nothing can be concluded.
-    Unknown,
 }
 
 /// The management API of a server, as far as commands reach it; never inference.

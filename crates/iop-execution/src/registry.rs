@@ -34,9 +34,10 @@ use self::instance::Hold;
 use self::snapshot::{Entry, Snapshot};
 use crate::cancel::Cancelled;
 use crate::gate::Gate;
+use crate::probe::Probe;
 use crate::provider::{
     BoxFuture, CallError, Commands, Completion, Connections, DiscoverError, Discovery, Outlet,
-    Probe, Tunnel,
+    Tunnel,
 };
 
 /// Makes an empty registry and the one handle that may fill it.

@@ -5,7 +5,8 @@
 //! stream pays in its next round. The outbox of streams holds keys only: their messages wait with them.
 //!
 //! Only messages that a peer can cause without a stream are limited here ([`MAX_REPLIES`]); heads,
-//! cancels and credit are bounded by `max_streams`, statuses by the number of providers.
+//! cancels and credit are bounded by `max_streams`, statuses by the number of providers, observations by
+//! that of their targets.
 
 use std::collections::VecDeque;
 
@@ -79,6 +80,16 @@ impl Outbox {
             }
         }
         self.push_control(Control::Link(Box::new(Message::ProviderStatus(status))));
+    }
+
+    /// Queues an observation; an older one of the same target that still waits is dropped for it.
+    pub(crate) fn push_observation(&mut self, observation: v1::HealthObservation) {
+        self.control.retain(|waiting| {
+            let Control::Link(message) = waiting else { return true };
+            let Message::HealthObservation(older) = &**message else { return true };
+            (&older.adapter, &older.target) != (&observation.adapter, &observation.target)
+        });
+        self.push_control(Control::Link(Box::new(Message::HealthObservation(observation))));
     }
 
     pub(crate) fn pop_urgent(&mut self) -> Option<Urgent> {

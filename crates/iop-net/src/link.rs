@@ -63,6 +63,9 @@ pub trait EdgeHost: Send + Sync + 'static {
     /// A provider of the Node changed.
     fn status(&self, link: &EdgeLink, status: v1::ProviderStatus);
 
+    /// The Node looked at the health of one of its targets.
+    fn observed(&self, link: &EdgeLink, observation: v1::HealthObservation);
+
     /// The Node asked to drain: dispatch nothing new to this generation.
     fn draining(&self, link: &EdgeLink);
 

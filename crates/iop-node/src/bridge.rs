@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use iop_adapters::Forced;
+use iop_config::Endpoint;
 use iop_net::link::{AnswerSender, RequestMessage};
 use iop_types::{
     CommandId, CommandRequest, EdgeBootId, Header, Refusal, RunRequest, SessionId, TunnelRequest,
@@ -75,6 +76,12 @@ pub(crate) fn headers(wire: &[v1::Header]) -> Vec<Header> {
     wire.iter()
         .map(|header| Header { name: header.name.clone(), value: header.value.clone() })
         .collect()
+}
+
+/// Says whether somebody else runs the server: what the Edge says, or else where its endpoint is.
+pub(crate) fn is_hosted(entry: &v1::ProviderConfig) -> bool {
+    let is_public = |endpoint: Endpoint| !endpoint.is_private();
+    entry.hosted.unwrap_or_else(|| entry.endpoint.parse().is_ok_and(is_public))
 }
 
 /// Reads the options that are forced on every request.

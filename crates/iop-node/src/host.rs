@@ -32,6 +32,7 @@ impl NodeHost for Host {
     }
 
     fn link_up(&self, link: NodeLink) {
+        self.0.health.link_up(link.generation());
         let mut current = self.0.link();
         *current = Some(link);
         drop(current);
@@ -50,6 +51,7 @@ impl NodeHost for Host {
     }
 
     fn link_down(&self, generation: Generation, reason: CloseReason) {
+        self.0.health.link_down(generation);
         let mut current = self.0.link();
         if current.as_ref().is_some_and(|link| link.generation() == generation) {
             *current = None;

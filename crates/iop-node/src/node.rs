@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::health::Health;
 use crate::host::Host;
 use crate::journal::Journal;
 use crate::providers::Providers;
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     /// Commands under way.
     pub(crate) commands: Work<CommandId>,
     pub(crate) journal: Journal,
+    pub(crate) health: Health,
     /// Calls, and the stopping of providers that were replaced.
     pub(crate) tasks: TaskTracker,
     /// Asks for a look before the usual pause is over; see [`Self::look_again`].
@@ -125,6 +127,7 @@ async fn serve(
         checks,
         commands: Work::new(),
         journal: Journal::new(history),
+        health: Health::default(),
         tasks: TaskTracker::new(),
         look_now: Notify::new(),
         link: Mutex::new(None),

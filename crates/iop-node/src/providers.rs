@@ -345,6 +345,7 @@ impl Providers {
         settings.targets = Targets::from_list(entry.targets.iter().map(String::as_str));
         settings.headers = bridge::headers(&entry.headers);
         settings.forced = bridge::forced(entry);
+        settings.is_hosted = bridge::is_hosted(entry);
         settings.script = (!entry.script.is_empty()).then(|| entry.script.clone());
         if !entry.node_secret.is_empty() {
             let name = &entry.node_secret;

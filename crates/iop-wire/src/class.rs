@@ -46,6 +46,7 @@ impl Class {
             | Message::NodeReadyRequest(_)
             | Message::NodeReadyResponse(_)
             | Message::ProviderStatus(_)
+            | Message::HealthObservation(_)
             | Message::Close(_)
             | Message::RunRequest(_)
             | Message::ProviderTunnelRequest(_)

@@ -1,126 +1,83 @@
-//! What can be concluded about one target without generating anything.
+//! A look at one target of a server that speaks OpenAI's API.
 //!
-//! Two questions are asked at once: the engine's own health (`GET /health`, which vLLM, llama.cpp
-//! and SGLang answer) and the list of models. Only both together prove that the engine is well and
-//! has the target; what an unknown server's 404 means, nobody knows.
+//! First what costs nothing, both at once: the list of models, and `GET /health`, which many servers
+//! have. Then, where that leaves it open, one token. What an unknown server says of its health can
+//! only speak against it: its engine may be dead behind it. A hosted server is asked for its list
+//! alone, so that nobody pays for a look; it is never proven to be available.
 
-use std::time::Duration;
-
-use http::{HeaderMap, StatusCode, header};
 use iop_dialect::openai::read_model_list;
-use iop_execution::{BoxFuture, Probe, ProbeOutcome};
-use iop_net::http::{Call, CallError};
-use iop_types::Target;
+use iop_execution::{BoxFuture, Look, Probe, ProbeOutcome};
+use serde_json::{Value, json};
 
 use super::OpenaiCompat;
-
-/// Shorter than the five seconds that a watchdog gives a probe, so that what is known by then is
-/// said.
-const PATIENCE: Duration = Duration::from_millis(4_500);
-const MAX_BODY: usize = 8 << 20;
+use crate::probe::{Finding, Findings, Limit, health, listing, token};
 
 impl Probe for OpenaiCompat {
-    fn probe(&self, target: Target) -> BoxFuture<'_, ProbeOutcome> {
-        Box::pin(self.examine("/health", target))
+    fn probe(&self, look: Look) -> BoxFuture<'_, ProbeOutcome> {
+        Box::pin(async move {
+            let limit = Limit::within(look.within);
+            let path = (!self.is_hosted).then_some("/health");
+            let mut findings = self.examine(path, false, &look, limit).await;
+            if findings.is_open() && look.may_generate && !self.is_hosted {
+                let generated = limit.bound(self.generate(look.target.as_str())).await;
+                findings.token = Some(generated);
+            }
+            findings.conclude()
+        })
     }
 }
 
 impl OpenaiCompat {
-    /// Asks for the engine's health at `path` and for the list of models.
-    pub(crate) async fn examine(&self, path: &str, target: Target) -> ProbeOutcome {
-        let health = within(health(self.server.get(path)));
-        let listing = within(listing(self.server.get("/v1/models"), target));
-        let (health, listing) = futures_util::future::join(health, listing).await;
-        conclude(health, listing)
+    /// Asks for the engine's health at `path`, if any, and for the list of models.
+    pub(crate) async fn examine(
+        &self,
+        path: Option<&str>,
+        health_is_proof: bool,
+        look: &Look,
+        limit: Limit,
+    ) -> Findings {
+        let has = |body: &[u8]| {
+            let ids = read_model_list(body).ok()?;
+            Some(ids.iter().any(|id| id == look.target.as_str()))
+        };
+        let asking = async {
+            match path {
+                Some(path) => Some(limit.bound(health(&self.server, path)).await),
+                None => None,
+            }
+        };
+        let listing = limit.bound(listing(&self.server, "/v1/models", has));
+        let (health, listing) = futures_util::future::join(asking, listing).await;
+        Findings { health, health_is_proof, listing: Some(listing), token: None }
     }
-}
 
-/// What one question showed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Finding {
-    /// It speaks for the engine and the target.
-    Good,
-    /// It speaks against them.
-    Bad,
-    /// It was answered and says nothing.
-    Nothing,
-    /// It was not answered.
-    Silence,
-}
-
-/// A sign that the provider is down outweighs everything; health alone or a list alone proves
-/// nothing; no answer to anything is an answer.
-const fn conclude(health: Finding, listing: Finding) -> ProbeOutcome {
-    match (health, listing) {
-        (Finding::Bad, _) | (_, Finding::Bad) | (Finding::Silence, Finding::Silence) => {
-            ProbeOutcome::Unavailable
+    /// Asks for one token, or for what the target has in its place: it may not be for chats.
+    async fn generate(&self, target: &str) -> Finding {
+        let chat = json!({
+            "model": target,
+            "messages": [{"role": "user", "content": "."}],
+            "max_tokens": 1,
+        });
+        let completion = json!({"model": target, "prompt": ".", "max_tokens": 1});
+        let embedding = json!({"model": target, "input": "."});
+        let operations = [
+            ("/v1/chat/completions", chat, "choices"),
+            ("/v1/completions", completion, "choices"),
+            ("/v1/embeddings", embedding, "data"),
+        ];
+        for (path, body, list) in operations {
+            let has = |body: &[u8]| has_any(body, list);
+            let asked = token(&self.server, path, body.to_string(), has).await;
+            if let Ok(finding) = asked {
+                return finding;
+            }
         }
-        (Finding::Good, Finding::Good) => ProbeOutcome::Available,
-        (Finding::Good | Finding::Nothing | Finding::Silence, _) => ProbeOutcome::Unknown,
+        Finding::Nothing
     }
 }
 
-async fn within(question: impl Future<Output = Finding>) -> Finding {
-    tokio::time::timeout(PATIENCE, question).await.unwrap_or(Finding::Silence)
-}
-
-async fn health(mut call: Call) -> Finding {
-    let head = match call.head().await {
-        Ok(head) => head,
-        Err(error) => return lost(&error),
-    };
-    match head.status {
-        // A page for people at this path is not the engine speaking.
-        status if status.is_success() && !is_html(&head.headers) => Finding::Good,
-        // llama.cpp says 503 while it loads, which is no illness.
-        StatusCode::SERVICE_UNAVAILABLE => match call.body(MAX_BODY).await {
-            Ok(body) if says_loading(&body) => Finding::Nothing,
-            Ok(_) | Err(_) => Finding::Bad,
-        },
-        status if status.is_server_error() => Finding::Bad,
-        _ => Finding::Nothing,
-    }
-}
-
-async fn listing(mut call: Call, target: Target) -> Finding {
-    let head = match call.head().await {
-        Ok(head) => head,
-        Err(error) => return lost(&error),
-    };
-    if !head.status.is_success() {
-        return Finding::Nothing;
-    }
-    match call.body(MAX_BODY).await.map(|body| read_model_list(&body)) {
-        Ok(Ok(ids)) if ids.iter().any(|id| id == target.as_str()) => Finding::Good,
-        Ok(Ok(_)) => Finding::Bad,
-        Ok(Err(_)) => Finding::Nothing,
-        Err(error) => lost(&error),
-    }
-}
-
-/// What a failed exchange says: refused or cut off is down; our own mistakes say nothing.
-const fn lost(error: &CallError) -> Finding {
-    match error {
-        CallError::Connect { .. } | CallError::Lost { .. } | CallError::Truncated { .. } => {
-            Finding::Bad
-        }
-        CallError::ConnectTimeout { .. } => Finding::Silence,
-        CallError::Request { .. }
-        | CallError::Resolve { .. }
-        | CallError::Egress { .. }
-        | CallError::RequestBody { .. }
-        | CallError::Malformed { .. }
-        | CallError::TooLarge { .. }
-        | CallError::Ended { .. } => Finding::Nothing,
-    }
-}
-
-fn is_html(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().to_ascii_lowercase().starts_with(b"text/html"))
-}
-
-fn says_loading(body: &[u8]) -> bool {
-    body.to_ascii_lowercase().windows(b"loading".len()).any(|window| window == b"loading")
+/// Says whether the answer is an object with something in this list.
+fn has_any(body: &[u8], list: &str) -> bool {
+    let answer: Option<Value> = serde_json::from_slice(body).ok();
+    answer.as_ref().and_then(|answer| answer[list].as_array()).is_some_and(|list| !list.is_empty())
 }

@@ -1,9 +1,7 @@
-//! What a server lists, and what a probe concludes.
-
-use std::time::Duration;
+//! What a server lists.
 
 use iop_adapters::Targets;
-use iop_execution::{DiscoverError, ProbeOutcome};
+use iop_execution::DiscoverError;
 use iop_testkit::script::Script;
 use iop_testkit::{ScriptedProvider, answer, kernel};
 use iop_types::Target;
@@ -97,68 +95,4 @@ async fn the_base_url_and_the_path_are_joined_once() {
         };
         assert_eq!(asked, expected, "{base}");
     }
-}
-
-/// What a probe concludes from these two answers.
-async fn probe(
-    health: impl Fn() -> Script + Send + Sync + 'static,
-    list: impl Fn() -> Script + Send + Sync + 'static,
-) -> ProbeOutcome {
-    let provider = ScriptedProvider::start().await;
-    provider.on("/health", move |_| health());
-    provider.on(MODELS, move |_| list());
-    let adapter = adapter(&provider);
-    let outcome = adapter.probe().expect("the adapter has a probe").probe("m".into()).await;
-    provider.wait_until("nothing stays open", |log| log.open_connections() == 0).await;
-    outcome
-}
-
-fn well() -> Script {
-    answer::json(200, &json!({"status": "ok"}))
-}
-
-fn has(id: &'static str) -> impl Fn() -> Script + Send + Sync + 'static {
-    move || answer::json(200, &json!({"data": [{"id": id}]}))
-}
-
-fn says(status: u16) -> impl Fn() -> Script + Send + Sync + 'static {
-    move || answer::error(status, "e", "e", "no")
-}
-
-#[tokio::test]
-async fn only_health_and_the_exact_target_together_are_available() {
-    assert_eq!(probe(well, has("m")).await, ProbeOutcome::Available);
-    let empty = || Script::new().head(200, &[("content-length", "0")]);
-    assert_eq!(probe(empty, has("m")).await, ProbeOutcome::Available);
-    for status in [401, 403, 404, 429] {
-        assert_eq!(probe(says(status), has("m")).await, ProbeOutcome::Unknown, "{status}");
-        assert_eq!(probe(well, says(status)).await, ProbeOutcome::Unknown, "{status}");
-    }
-    let page = || answer::sized(200, "text/html; charset=utf-8", "<html>");
-    assert_eq!(probe(page, has("m")).await, ProbeOutcome::Unknown);
-    assert_eq!(probe(well, page).await, ProbeOutcome::Unknown);
-}
-
-#[tokio::test]
-async fn a_list_without_the_target_a_sick_engine_and_a_reset_are_unavailable() {
-    assert_eq!(probe(well, has("m:latest")).await, ProbeOutcome::Unavailable);
-    assert_eq!(probe(says(404), has("other")).await, ProbeOutcome::Unavailable);
-    assert_eq!(probe(says(500), has("m")).await, ProbeOutcome::Unavailable);
-    assert_eq!(probe(says(503), has("m")).await, ProbeOutcome::Unavailable);
-    assert_eq!(probe(|| Script::new().reset(), has("m")).await, ProbeOutcome::Unavailable);
-    let loading = || answer::json(503, &json!({"error": {"message": "Loading model"}}));
-    assert_eq!(probe(loading, has("m")).await, ProbeOutcome::Unknown);
-
-    let provider = ScriptedProvider::start().await;
-    let gone = adapter(&provider);
-    provider.stop().await;
-    assert_eq!(gone.probe().unwrap().probe("m".into()).await, ProbeOutcome::Unavailable);
-}
-
-#[tokio::test]
-async fn silence_to_both_questions_is_unavailable_and_to_one_unknown() {
-    let silent = || Script::new().wait(Duration::from_secs(60));
-    let (both, one) = tokio::join!(probe(silent, silent), probe(silent, has("m")));
-    assert_eq!(both, ProbeOutcome::Unavailable);
-    assert_eq!(one, ProbeOutcome::Unknown);
 }

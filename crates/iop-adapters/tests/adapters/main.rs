@@ -5,6 +5,7 @@ mod commands;
 mod discovery;
 mod mock;
 mod ollama;
+mod probe;
 mod run;
 mod support;
 mod surroundings;

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iop_adapters::{ProviderSettings, Tools, build};
 use iop_execution::emission::Output;
 use iop_execution::{
-    Body, BodyLost, BodySource, CallError, Cancelled, Completion, Emission, Fenced, Outlet,
+    Body, BodyLost, BodySource, CallError, Cancelled, Completion, Emission, Fenced, Look, Outlet,
     Provider, cancellation,
 };
 use iop_net::egress::Egress;
@@ -77,6 +77,11 @@ pub(crate) fn header(name: &str, value: &str) -> Header {
         name: Bytes::copy_from_slice(name.as_bytes()),
         value: Bytes::copy_from_slice(value.as_bytes()),
     }
+}
+
+/// A look that may ask for a token.
+pub(crate) fn look_at(target: &str) -> Look {
+    Look { target: target.into(), may_generate: true, within: Duration::from_millis(600) }
 }
 
 /// What left a call, and how it returned.

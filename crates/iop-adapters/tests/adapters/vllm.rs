@@ -13,7 +13,9 @@ use iop_testkit::{ScriptedProvider, ScriptedVllm, answer};
 use iop_types::{AdapterType, ErrorCode, RunKind, Target, TunnelFrame};
 use serde_json::json;
 
-use crate::support::{CHAT, built, run, settings, tools, tunnel, tunnel_request, tunnel_until};
+use crate::support::{
+    CHAT, built, look_at, run, settings, tools, tunnel, tunnel_request, tunnel_until,
+};
 
 fn adapter(server: &ScriptedProvider) -> Arc<dyn Provider> {
     let mut settings = settings(&server.endpoint());
@@ -117,13 +119,13 @@ async fn a_probe_asks_each_engine_where_it_proves_most() {
         adapter.discover().await.unwrap();
         let before = server.log().exchanges.len();
         let probe = adapter.probe().expect("the adapter has a probe");
-        assert_eq!(probe.probe("m".into()).await, ProbeOutcome::Available, "{engine:?}");
+        assert_eq!(probe.probe(look_at("m")).await, ProbeOutcome::Available, "{engine:?}");
         let log = server.log();
         let asked: Vec<_> = log.exchanges[before..].iter().map(|e| e.request.path()).collect();
         assert_eq!(asked, [path], "{engine:?}");
-        assert_eq!(probe.probe("other".into()).await, ProbeOutcome::Unavailable);
+        assert_eq!(probe.probe(look_at("other")).await, ProbeOutcome::Unavailable);
         server.set_health(503);
-        assert_eq!(probe.probe("m".into()).await, ProbeOutcome::Unavailable);
+        assert_eq!(probe.probe(look_at("m")).await, ProbeOutcome::Unavailable);
     }
 }
 
@@ -134,7 +136,7 @@ async fn an_engine_that_only_its_metrics_show_is_known_by_them() {
     let adapter = adapter(&server);
     adapter.discover().await.unwrap();
     let probe = adapter.probe().expect("the adapter has a probe");
-    assert_eq!(probe.probe("m".into()).await, ProbeOutcome::Available);
+    assert_eq!(probe.probe(look_at("m")).await, ProbeOutcome::Available);
     let asked = |path| {
         move |log: &iop_testkit::provider::Log| {
             log.exchanges.iter().any(|exchange| exchange.request.path() == path)

@@ -47,6 +47,8 @@ pub enum Output {
     Ready(v1::NodeReadyRequest),
     /// A provider changed.
     Status(v1::ProviderStatus),
+    /// The Node looked at a target's health.
+    Observation(v1::HealthObservation),
     /// The Node drains.
     Draining,
     /// The challenge was answered, or not in time.
@@ -465,6 +467,10 @@ impl Behaviour for Edge {
             }
             (Phase::Up, Message::ProviderStatus(status)) if frame.stream_id == 0 => {
                 link.outputs.push_back(Output::Status(status));
+                Ok(())
+            }
+            (Phase::Up, Message::HealthObservation(observation)) if frame.stream_id == 0 => {
+                link.outputs.push_back(Output::Observation(observation));
                 Ok(())
             }
             (Phase::Up, Message::RunEvent(event)) if frame.stream_id != 0 => {

@@ -28,6 +28,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Node {
     /// Commands whose answer has not ended.
     commands: u32,
+    /// Health observations that were numbered.
+    observations: u64,
 }
 
 /// What the Node is told.
@@ -75,7 +77,12 @@ impl Link<Node> {
     /// Starts on a connection to the Edge.
     pub fn dial(now: Instant, request: v1::RegisterRequest) -> Self {
         let birth = Birth::AwaitingAnswer { until: now + ANSWER_TIMEOUT };
-        let mut link = Self::with_birth(now, birth, v1::Limits::standard(), Node { commands: 0 });
+        let mut link = Self::with_birth(
+            now,
+            birth,
+            v1::Limits::standard(),
+            Node { commands: 0, observations: 0 },
+        );
         link.push(Message::RegisterRequest(request));
         link
     }
@@ -96,6 +103,24 @@ impl Link<Node> {
         if matches!(self.phase, Phase::Up) {
             self.outbox.push_status(status);
         }
+    }
+
+    /// Numbers a health observation that is final: the first of a link is 1, whatever carries it.
+    /// `None` where no link is up, and so nobody to tell.
+    pub fn number_observation(&mut self) -> Option<u64> {
+        if !matches!(self.phase, Phase::Up) {
+            return None;
+        }
+        self.role.observations += 1;
+        Some(self.role.observations)
+    }
+
+    /// Numbers a health observation that no terminal carries, and reports it. Returns its number.
+    pub fn send_observation(&mut self, mut observation: v1::HealthObservation) -> Option<u64> {
+        let seq = self.number_observation()?;
+        observation.health_observation_seq = seq;
+        self.outbox.push_observation(observation);
+        Some(seq)
     }
 
     /// Yields the next part of a request body, `None` after the last, and returns its credit.

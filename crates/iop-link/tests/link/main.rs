@@ -7,6 +7,7 @@ mod credit;
 mod end;
 mod fairness;
 mod heartbeat;
+mod observations;
 mod order;
 mod seats;
 mod support;

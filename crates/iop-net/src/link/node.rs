@@ -35,6 +35,19 @@ impl NodeLink {
         self.shared.with(|link| link.send_status(status));
     }
 
+    /// Numbers a health observation that is final and that a terminal carries: 1, 2, … on each link,
+    /// each number once, from whatever task. `None` once this link has ended: a newer link numbers
+    /// what is observed under it.
+    pub fn number_observation(&self) -> Option<u64> {
+        self.shared.lock().link.number_observation()
+    }
+
+    /// Numbers a health observation as [`Self::number_observation`] and reports it in a message of its
+    /// own. An older one of the same target that still waits to be sent is dropped for it.
+    pub fn send_observation(&self, observation: v1::HealthObservation) -> Option<u64> {
+        self.shared.with(|link| link.send_observation(observation))
+    }
+
     /// Returns counters.
     pub fn stats(&self) -> LinkStats {
         self.shared.lock().link.stats()

@@ -163,6 +163,11 @@ impl Server {
                             self.host.status(link, status);
                         }
                     }
+                    Output::Observation(observation) => {
+                        if let Some(link) = up(&seat) {
+                            self.host.observed(link, observation);
+                        }
+                    }
                     Output::Draining => {
                         if let Some(link) = up(&seat) {
                             self.host.draining(link);

@@ -39,6 +39,7 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 pub(crate) enum Told {
     Ready(EdgeLink),
     Status(v1::ProviderStatus),
+    Observed(v1::HealthObservation),
     Draining,
     Closed(Generation, CloseReason),
 }
@@ -68,6 +69,10 @@ impl EdgeHost for RecordingEdge {
 
     fn status(&self, _: &EdgeLink, status: v1::ProviderStatus) {
         let _ = self.0.send(Told::Status(status));
+    }
+
+    fn observed(&self, _: &EdgeLink, observation: v1::HealthObservation) {
+        let _ = self.0.send(Told::Observed(observation));
     }
 
     fn draining(&self, _: &EdgeLink) {

@@ -77,6 +77,7 @@ pub(crate) struct Seen {
     pub generations: Vec<Generation>,
     pub closed: Vec<(Generation, CloseReason)>,
     pub providers: BTreeMap<String, v1::ProviderStatus>,
+    pub observations: Vec<v1::HealthObservation>,
 }
 
 impl Rig {
@@ -214,6 +215,10 @@ impl EdgeHost for Edge {
         self.seen.send_modify(|seen| {
             seen.providers.insert(status.key.clone(), status);
         });
+    }
+
+    fn observed(&self, _: &EdgeLink, observation: v1::HealthObservation) {
+        self.seen.send_modify(|seen| seen.observations.push(observation));
     }
 
     fn draining(&self, _: &EdgeLink) {}

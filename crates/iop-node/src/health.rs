@@ -1,0 +1,223 @@
+//! What this Node finds out about the health of its targets, and what it does about it.
+//!
+//! ```text
+//! a call stalls ─► look ─► conclude ──available, unknown──► numbered, in the stall's terminal
+//!                             └─────unavailable──► the same, and watched:
+//!                                                  pause ─► look ─► observation ─► pause …
+//!                                                           until it is available again, its provider
+//!                                                           is gone, or the link ends
+//! ```
+//!
+//! A look takes at most [`BOUND`] and never fails; what it cannot find out is `unknown`. What is found
+//! out is told on the link under which it was asked, numbered by that link, or not at all: the next
+//! Edge knows nothing of it and begins anew.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use iop_execution::registry::Bound;
+use iop_execution::{Company, Look, Neighbours, ProbeOutcome};
+use iop_net::link::NodeLink;
+use iop_types::{Generation, HealthEvidence, HealthObservation, ProviderKey, Target, WorkKey};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use crate::call::now;
+use crate::node::Shared;
+
+/// How long a look may take.
+pub(crate) const BOUND: Duration = Duration::from_secs(5);
+
+/// What an adapter is given of it, so that what was seen by the end is said and not lost.
+const GIVEN: Duration = Duration::from_millis(4_750);
+
+/// The first pause before a target that was found unavailable is looked at again. A server that was
+/// restarted by its supervisor is back after a few seconds.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The longest pause: each doubles the one before. As long as a restarted machine would be missed
+/// without being noticed, and two looks a minute cost a server nothing.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A Node's calls by provider, and the targets that it watches.
+#[derive(Default)]
+pub(crate) struct Health {
+    /// Every call sits here from its permit to its terminal.
+    pub(crate) neighbours: Neighbours,
+    watch: Mutex<Watch>,
+}
+
+/// What is watched under the current link.
+#[derive(Default)]
+struct Watch {
+    generation: Generation,
+    ended: CancellationToken,
+    targets: BTreeSet<(ProviderKey, Target)>,
+}
+
+/// One question about the health of a target.
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    /// The link under which it is asked.
+    pub(crate) generation: Generation,
+    /// The target.
+    pub(crate) target: Target,
+    /// The call that gave reason to ask; not its own neighbour.
+    pub(crate) about: Option<WorkKey>,
+    /// How long a call of the provider may be silent.
+    pub(crate) stall_timeout: Duration,
+}
+
+impl Shared {
+    /// Looks at a target: over connections of its own, outside the gate, for [`BOUND`] at most. No
+    /// token is asked for while other calls of the provider are getting on or have just begun.
+    ///
+    /// Cancel safe: dropped early, its connections are closed.
+    pub(crate) async fn look_at(&self, provider: &Bound, question: &Question) -> HealthEvidence {
+        let company = || {
+            let Question { about, stall_timeout, .. } = question;
+            self.health.neighbours.company(provider.key(), *about, now(), *stall_timeout)
+        };
+        let may_generate = company() == Company::Alone;
+        let outcome = match provider.probe() {
+            Some(probe) => {
+                let look = Look { target: question.target.clone(), may_generate, within: GIVEN };
+                timeout(BOUND, probe.probe(look)).await.unwrap_or(ProbeOutcome::Unknown)
+            }
+            None => ProbeOutcome::Unknown,
+        };
+        // A neighbour may have got on, or appeared, while the server was asked.
+        outcome.evidence(company())
+    }
+
+    /// Settles what a look showed: numbers it on the link under which it was asked, `None` where that
+    /// has ended, and watches a target that is unavailable until it is not.
+    pub(crate) fn conclude(
+        self: &Arc<Self>,
+        provider: &ProviderKey,
+        question: &Question,
+        health: HealthEvidence,
+    ) -> Option<u64> {
+        let link = self.link().clone().filter(|link| link.generation() == question.generation)?;
+        let seq = link.number_observation()?;
+        info!(%provider, target = %question.target, %health, seq, "looked at a target");
+        match health {
+            HealthEvidence::Unavailable => self.watch_target(link, provider, question),
+            HealthEvidence::Available | HealthEvidence::Unknown => {}
+        }
+        Some(seq)
+    }
+
+    fn watch_target(self: &Arc<Self>, link: NodeLink, provider: &ProviderKey, asked: &Question) {
+        let Some(ended) = self.health.begin(link.generation(), provider, &asked.target) else {
+            return;
+        };
+        let node = Arc::clone(self);
+        let provider = provider.clone();
+        let question = Question { about: None, ..asked.clone() };
+        self.tasks.spawn(async move {
+            let watching = watch(&node, &link, &provider, &question);
+            let _ = ended.run_until_cancelled(watching).await;
+            node.health.end(link.generation(), &provider, &question.target);
+        });
+    }
+}
+
+/// Looks at a target again and again, and reports what it sees, until there is no reason any more.
+async fn watch(node: &Shared, link: &NodeLink, provider: &ProviderKey, question: &Question) {
+    for pause in pauses() {
+        sleep(pause).await;
+        let Ok(bound) = node.providers.registry().find(provider) else {
+            return debug!(%provider, "a provider that was watched is gone");
+        };
+        let health = node.look_at(&bound, question).await;
+        drop(bound);
+        let target = question.target.clone();
+        let observation = HealthObservation { provider: provider.clone(), target, health, seq: 0 };
+        let Some(seq) = link.send_observation(observation.into()) else { return };
+        debug!(%provider, target = %question.target, %health, seq, "looked at a target again");
+        if health == HealthEvidence::Available {
+            return info!(%provider, target = %question.target, "target is available again");
+        }
+    }
+}
+
+fn pauses() -> impl Iterator<Item = Duration> {
+    std::iter::successors(Some(FIRST_PAUSE), |pause| Some((*pause * 2).min(LONGEST_PAUSE)))
+}
+
+impl Health {
+    /// A link is up: what is watched is watched for it.
+    pub(crate) fn link_up(&self, generation: Generation) {
+        let fresh = Watch { generation, ..Watch::default() };
+        std::mem::replace(&mut *self.watch(), fresh).ended.cancel();
+    }
+
+    /// A link ended: nothing is watched for it any more.
+    pub(crate) fn link_down(&self, generation: Generation) {
+        let watch = self.watch();
+        if watch.generation == generation {
+            watch.ended.cancel();
+        }
+    }
+
+    /// Notes that a target is watched; `None` when it is already, or when its link has ended.
+    fn begin(
+        &self,
+        generation: Generation,
+        provider: &ProviderKey,
+        target: &Target,
+    ) -> Option<CancellationToken> {
+        let mut watch = self.watch();
+        let is_current = watch.generation == generation && !watch.ended.is_cancelled();
+        let is_new = is_current && watch.targets.insert((provider.clone(), target.clone()));
+        is_new.then(|| watch.ended.clone())
+    }
+
+    fn end(&self, generation: Generation, provider: &ProviderKey, target: &Target) {
+        let mut watch = self.watch();
+        if watch.generation == generation {
+            watch.targets.remove(&(provider.clone(), target.clone()));
+        }
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().expect("no code panics while it holds the watch")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let seconds: Vec<_> = pauses().take(7).map(|pause| pause.as_secs()).collect();
+        assert_eq!(seconds, [2, 4, 8, 16, 30, 30, 30]);
+    }
+
+    #[test]
+    fn a_target_is_watched_once_and_only_for_the_link_that_is_up() {
+        let health = Health::default();
+        let begin = |generation, target: &str| {
+            health.begin(Generation(generation), &"p".into(), &target.into())
+        };
+        health.link_up(Generation(1));
+        let ended = begin(1, "m").unwrap();
+        assert!(begin(1, "m").is_none(), "it is watched already");
+        assert!(begin(1, "n").is_some());
+        health.end(Generation(1), &"p".into(), &"m".into());
+        assert!(begin(1, "m").is_some(), "a reason came up again");
+
+        health.link_up(Generation(2));
+        assert!(ended.is_cancelled());
+        assert!(begin(1, "o").is_none(), "an old link tells nobody");
+        assert!(begin(2, "m").is_some());
+        health.link_down(Generation(1));
+        assert!(begin(2, "n").is_some(), "the end of an old link is no news");
+        health.link_down(Generation(2));
+        assert!(begin(2, "o").is_none());
+    }
+}
