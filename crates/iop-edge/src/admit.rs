@@ -77,6 +77,7 @@ impl Desk {
             match due {
                 None => earlier.await,
                 Some(due) => tokio::select! {
+                    biased;
                     () = tokio::time::sleep_until(due.into()) => {
                         self.with(|state, now| state.admission.handle_timeout(now));
                     }

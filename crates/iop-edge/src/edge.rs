@@ -16,7 +16,6 @@ use iop_store::EdgeHistory;
 use iop_types::EdgeBootId;
 use iop_wire::v1;
 use jiff::Timestamp;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -37,7 +36,7 @@ use iop_net::memory::Budget;
 
 /// What an Edge works with beside its file.
 pub struct Tools {
-    /// The network of its client and admin listeners.
+    /// The network of its listeners.
     pub net: Arc<dyn Net>,
     /// Where requests are recorded; the Edge closes it when it stops.
     pub history: EdgeHistory,
@@ -131,7 +130,7 @@ impl Edge {
         let listen = file.listen;
         let (clients, clients_at) = bind(&*tools.net, "clients", listen.clients).await?;
         let (admin, admin_at) = bind(&*tools.net, "admin", listen.admin).await?;
-        let (nodes, nodes_at) = bind_nodes(listen.nodes).await?;
+        let (nodes, nodes_at) = bind(&*tools.net, "nodes", listen.nodes).await?;
         let addresses = Addresses { clients: clients_at, nodes: nodes_at, admin: admin_at };
         let core = Arc::new(core(file, tools, timing, admission, addresses));
         let parts = Parts {
@@ -218,7 +217,7 @@ fn admin_part(core: &Arc<Core>, listener: Box<dyn Listener>) -> Part {
     Part::spawn(|stop| accept::serve(listener, limits, answer, stop, CLOSING))
 }
 
-fn links_part(core: &Arc<Core>, listener: TcpListener) -> Part {
+fn links_part(core: &Arc<Core>, listener: Box<dyn Listener>) -> Part {
     let limits = &core.file.limits;
     let config = LinkServerConfig {
         boot_id: EdgeBootId::from_uuid(Uuid::new_v4()),
@@ -302,13 +301,6 @@ async fn bind(
 ) -> Result<(Box<dyn Listener>, SocketAddr), StartError> {
     let failed = |source| StartError::Listen { key, address, source };
     let listener = net.listen(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
-}
-
-async fn bind_nodes(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |source| StartError::Listen { key: "nodes", address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
 }

@@ -10,7 +10,7 @@ use iop_adapters::Tools;
 use iop_execution::Work;
 use iop_execution::admit::Checks;
 use iop_execution::registry::Draining;
-use iop_net::link::{FatalLink, NodeLink, SupervisorConfig, supervise};
+use iop_net::link::{FatalLink, NodeLink, SupervisorConfig, supervise_over};
 use iop_net::memory::Budget;
 use iop_net::net::Net;
 use iop_types::CommandId;
@@ -110,7 +110,8 @@ async fn serve(
     stop: CancellationToken,
 ) -> Result<(), FatalLink> {
     let memory = Budget::new(BUFFERED_BODIES);
-    let tools = Tools { net, egress: settings.egress.clone(), memory: memory.clone() };
+    let tools =
+        Tools { net: Arc::clone(&net), egress: settings.egress.clone(), memory: memory.clone() };
     let providers = Providers::new(tools, settings.secrets.clone(), settings.manage_models);
     let checks = Checks { work: Work::new(), registry: providers.registry().clone() };
     let supervisor = SupervisorConfig {
@@ -133,7 +134,8 @@ async fn serve(
         link: Mutex::new(None),
     });
     let watching = tokio::spawn(watch(Arc::clone(&node), stop.clone()));
-    let outcome = supervise(supervisor, Arc::new(Host(Arc::clone(&node))), stop.clone()).await;
+    let host = Arc::new(Host(Arc::clone(&node)));
+    let outcome = supervise_over(net, supervisor, host, stop.clone()).await;
     stop.cancel();
     watching.await.expect("the watch does not panic");
     node.checks.work.drain();

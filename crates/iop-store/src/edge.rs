@@ -5,6 +5,7 @@ mod read;
 mod schema;
 mod write;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,23 @@ use crate::record::{Outcome, Receipt, Run};
 
 /// A cheap handle on the Edge's history.
 #[derive(Debug, Clone)]
-pub struct EdgeHistory(Arc<Handle<Row>>);
+pub struct EdgeHistory(Keep);
+
+/// Keeps a history elsewhere than in a file: in memory, for a simulation, which may neither start a
+/// thread nor wait for a disk.
+pub trait Sink: fmt::Debug + Send + Sync {
+    /// A request was accepted.
+    fn received(&self, receipt: &Receipt);
+
+    /// A request ended; the receipt is the one of before.
+    fn ended(&self, receipt: &Receipt, outcome: &Outcome);
+}
+
+#[derive(Debug, Clone)]
+enum Keep {
+    File(Arc<Handle<Row>>),
+    Sink(Arc<dyn Sink>),
+}
 
 impl EdgeHistory {
     /// Opens the history of a data directory and starts its writer.
@@ -27,17 +44,27 @@ impl EdgeHistory {
     /// why. Runs that an earlier process left unfinished become `interrupted`. Runs that were
     /// received more than `keep` before the newest one, or before `now`, are let go.
     pub fn open(dir: &DataDir, keep: Duration, now: Timestamp) -> Self {
-        Self(Arc::new(Handle::open(dir, "edge-history", write::Runs::new(keep, now))))
+        let table = write::Runs::new(keep, now);
+        Self(Keep::File(Arc::new(Handle::open(dir, "edge-history", table))))
     }
 
     /// Makes a history that keeps nothing, for an Edge without a usable data directory.
     pub fn disabled(reason: impl Into<String>) -> Self {
-        Self(Arc::new(Handle::disabled(reason.into())))
+        Self(Keep::File(Arc::new(Handle::disabled(reason.into()))))
+    }
+
+    /// Makes a history that is kept by `sink`, which is told everything at once. It is read there: here
+    /// reading fails.
+    pub fn kept_by(sink: Arc<dyn Sink>) -> Self {
+        Self(Keep::Sink(sink))
     }
 
     /// Records that a request was accepted. Never waits.
     pub fn received(&self, receipt: Receipt) {
-        self.0.push(Row::Received(receipt));
+        match &self.0 {
+            Keep::File(file) => file.push(Row::Received(receipt)),
+            Keep::Sink(sink) => sink.received(&receipt),
+        }
     }
 
     /// Records how a request ended. Never waits.
@@ -45,7 +72,10 @@ impl EdgeHistory {
     /// The receipt is the one that was recorded before: a row whose beginning was dropped is whole
     /// again.
     pub fn ended(&self, receipt: Receipt, outcome: Outcome) {
-        self.0.push(Row::Ended(Box::new((receipt, outcome))));
+        match &self.0 {
+            Keep::File(file) => file.push(Row::Ended(Box::new((receipt, outcome)))),
+            Keep::Sink(sink) => sink.ended(&receipt, &outcome),
+        }
     }
 
     /// Returns runs, newest first.
@@ -53,7 +83,7 @@ impl EdgeHistory {
     /// # Errors
     /// Fails when the file cannot be read at the moment.
     pub async fn list(&self, query: Query) -> Result<Vec<Run>, ReadError> {
-        self.0.read(move |connection| read::list(connection, &query)).await
+        self.file()?.read(move |connection| read::list(connection, &query)).await
     }
 
     /// Returns one run by its id or by a beginning of it that no other has.
@@ -63,7 +93,8 @@ impl EdgeHistory {
     pub async fn find(&self, id: &str) -> Result<Run, FindError> {
         let id = id.to_ascii_lowercase();
         let prefix = id.clone();
-        let mut found = self.0.read(move |connection| read::find(connection, &prefix)).await?;
+        let mut found =
+            self.file()?.read(move |connection| read::find(connection, &prefix)).await?;
         match (found.pop(), found.is_empty()) {
             (Some(run), true) => Ok(run),
             (Some(_), false) => Err(FindError::Ambiguous { id }),
@@ -73,18 +104,36 @@ impl EdgeHistory {
 
     /// Returns how the history is doing.
     pub fn health(&self) -> Health {
-        self.0.health()
+        match &self.0 {
+            Keep::File(file) => file.health(),
+            Keep::Sink(_) => Health::default(),
+        }
     }
 
     /// Waits until every row so far is written or dropped; false when that takes too long.
     pub async fn flush(&self, within: Duration) -> bool {
-        self.0.flush(within).await
+        match &self.0 {
+            Keep::File(file) => file.flush(within).await,
+            Keep::Sink(_) => true,
+        }
     }
 
     /// Writes what waits, as long as `within` allows, and ends the writer. False when rows were
     /// given up. Rows that come later are dropped.
     pub async fn close(&self, within: Duration) -> bool {
-        self.0.close(within).await
+        match &self.0 {
+            Keep::File(file) => file.close(within).await,
+            Keep::Sink(_) => true,
+        }
+    }
+
+    fn file(&self) -> Result<&Handle<Row>, ReadError> {
+        match &self.0 {
+            Keep::File(file) => Ok(file),
+            Keep::Sink(_) => Err(ReadError {
+                reason: "it is not kept in a file, and is read where it is".into(),
+            }),
+        }
     }
 }
 
