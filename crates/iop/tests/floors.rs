@@ -17,7 +17,7 @@ const FLOORS: [&[&str]; 7] = [
 ];
 
 /// Stand beside the house: nothing may depend on them outside of tests.
-const OUTSIDE: [&str; 3] = ["iop-testkit", "iop-bench", "iop-loom"];
+const OUTSIDE: [&str; 4] = ["iop-testkit", "iop-sim", "iop-bench", "iop-loom"];
 
 /// What only the hands may use: a crate that decides opens no socket, starts no task and reads no
 /// clock. (`tokio` alone is not telling: its features are.)

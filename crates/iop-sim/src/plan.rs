@@ -1,0 +1,271 @@
+//! What a seed means: who asks for what and when, how each provider behaves, what fails.
+//!
+//! Everything is drawn here and before the first step, or from a generator of its own for each request
+//! of a provider, so that one more draw in one place changes nothing elsewhere.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::world::{EDGE, NODES, PROVIDERS};
+
+/// Calls in one simulation.
+pub(crate) const CLIENTS: usize = 50;
+
+/// The simulation of one seed.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// The seed.
+    pub(crate) seed: u64,
+    /// How finely hosts take turns. Time within a host is exact; what is sent arrives in a later turn.
+    pub(crate) tick: Duration,
+    /// Longest way of one message.
+    pub(crate) latency: Duration,
+    /// Calls by the time at which they begin.
+    pub(crate) calls: Vec<Call>,
+    /// Faults by the time at which they begin; no two concern the same hosts at once.
+    pub(crate) faults: Vec<Fault>,
+    /// How often a provider misbehaves, in percent of its requests.
+    pub(crate) misbehaviour: u32,
+}
+
+/// One call of a client.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    /// Its number.
+    pub(crate) number: usize,
+    /// When it begins.
+    pub(crate) at: Duration,
+    /// The model that it names.
+    pub(crate) model: &'static str,
+    /// Whether it wants its answer piece by piece.
+    pub(crate) is_stream: bool,
+    /// How the client behaves.
+    pub(crate) manner: Manner,
+}
+
+/// How a client behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Reads to the end.
+    Patient,
+    /// Leaves after this long, wherever its call stands.
+    Leaves(Duration),
+    /// Pauses before each piece.
+    ReadsSlowly(Duration),
+    /// Reads the head and nothing more.
+    StopsReading,
+}
+
+/// Something that fails for a while.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    /// When it begins.
+    pub(crate) at: Duration,
+    /// When it is over.
+    pub(crate) until: Duration,
+    /// What it is.
+    pub(crate) kind: FaultKind,
+}
+
+/// What fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    /// Nothing passes between two hosts; what is sent is lost.
+    Partition(&'static str, &'static str),
+    /// Nothing passes from the one to the other.
+    OneWay(&'static str, &'static str),
+    /// Nothing passes, and everything arrives in the end.
+    Hold(&'static str, &'static str),
+    /// What passes takes long.
+    Slow(&'static str, &'static str, Duration),
+    /// A process is killed, and started again at the end.
+    Crash(&'static str),
+    /// A process is killed and started again at once.
+    Bounce(&'static str),
+}
+
+/// What a provider does with one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    /// Answers.
+    Plain,
+    /// Answers with a status that is no success.
+    Status(u16),
+    /// Resets before its head.
+    ResetAtOnce,
+    /// Resets after some pieces.
+    ResetMidway,
+    /// Ends the connection after some pieces, without the end of the body.
+    CutShort,
+    /// Ends the body after some pieces, in order but without a finish reason.
+    NeverFinishes,
+    /// Says that it failed, after some pieces, as an event of the stream.
+    ErrorEvent,
+    /// Answers, and goes on whatever its caller does.
+    IgnoresCancel,
+    /// Says nothing at all, and resets after [`SILENCE`].
+    SilentBeforeHead,
+    /// Falls silent after some pieces, and resets after [`SILENCE`].
+    SilentMidway,
+    /// Sends comments for [`SILENCE`] after some pieces, and resets.
+    OnlyComments,
+}
+
+/// How long a provider that falls silent stays so: much longer than its configured stall timeout.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);
+
+/// One request at a provider.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    /// What it does.
+    pub(crate) behaviour: Behaviour,
+    /// How long it thinks before the head.
+    pub(crate) thinks: Duration,
+    /// Pieces of text in the whole answer.
+    pub(crate) pieces: usize,
+    /// Pieces before it misbehaves.
+    pub(crate) good: usize,
+    /// Pause before each piece.
+    pub(crate) pause: Duration,
+    /// Bytes of padding in each piece.
+    pub(crate) padding: usize,
+}
+
+impl Plan {
+    /// Draws the simulation of a seed.
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        // Some simulations are calm, so that what only faults would break is told from what is broken.
+        let (misbehaviour, most_faults) = match seed % 4 {
+            0 => (0, 0),
+            1 => (60, 0),
+            2 => (0, 4),
+            _ => (30, 3),
+        };
+        let mut calls: Vec<_> = (0..CLIENTS).map(|_| call(&mut rng)).collect();
+        calls.sort_by_key(|call| call.at);
+        for (number, call) in calls.iter_mut().enumerate() {
+            call.number = number;
+        }
+        let faults = faults(&mut rng, most_faults);
+        let is_long = faults.iter().any(|fault| fault.until > LONG);
+        Self {
+            seed,
+            tick: if is_long { Duration::from_millis(20) } else { millis(&mut rng, 2..8) },
+            latency: millis(&mut rng, 1..40),
+            calls,
+            faults,
+            misbehaviour,
+        }
+    }
+
+    /// Draws what a provider does with its request of this number.
+    pub(crate) fn script(&self, provider: usize, request: usize) -> Script {
+        let mut rng = Rng::with_seed(self.seed ^ (provider as u64) << 56 ^ (request as u64) << 32);
+        let pieces = rng.usize(1..40);
+        let is_bulky = rng.u32(..8) == 0;
+        Script {
+            behaviour: behaviour(&mut rng, self.misbehaviour),
+            thinks: millis(&mut rng, 0..1500),
+            pieces,
+            good: rng.usize(..pieces),
+            pause: millis(&mut rng, 0..200),
+            padding: if is_bulky { rng.usize(4096..20_000) } else { 0 },
+        }
+    }
+}
+
+/// A fault that ends later than this makes a simulation long.
+const LONG: Duration = Duration::from_secs(20);
+
+fn call(rng: &mut Rng) -> Call {
+    Call {
+        number: 0,
+        at: millis(rng, 200..8000),
+        model: if rng.u32(..4) == 0 { "play" } else { "tiny" },
+        is_stream: rng.u32(..4) > 0,
+        manner: match rng.u32(..10) {
+            0 | 1 => Manner::Leaves(millis(rng, 1..4000)),
+            2 => Manner::ReadsSlowly(millis(rng, 50..900)),
+            3 => Manner::StopsReading,
+            _ => Manner::Patient,
+        },
+    }
+}
+
+fn behaviour(rng: &mut Rng, misbehaviour: u32) -> Behaviour {
+    if rng.u32(..100) >= misbehaviour {
+        return Behaviour::Plain;
+    }
+    const KINDS: [Behaviour; 12] = [
+        Behaviour::Status(429),
+        Behaviour::Status(500),
+        Behaviour::Status(503),
+        Behaviour::ResetAtOnce,
+        Behaviour::ResetMidway,
+        Behaviour::CutShort,
+        Behaviour::NeverFinishes,
+        Behaviour::ErrorEvent,
+        Behaviour::IgnoresCancel,
+        Behaviour::SilentBeforeHead,
+        Behaviour::SilentMidway,
+        Behaviour::OnlyComments,
+    ];
+    KINDS[rng.usize(..KINDS.len())]
+}
+
+fn faults(rng: &mut Rng, most: usize) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = Vec::new();
+    for _ in 0..rng.usize(..=most) {
+        let fault = fault(rng);
+        if faults.iter().all(|other| !other.kind.meets(fault.kind)) {
+            faults.push(fault);
+        }
+    }
+    faults.sort_by_key(|fault| fault.at);
+    faults
+}
+
+fn fault(rng: &mut Rng) -> Fault {
+    let node = rng.usize(..NODES.len());
+    let (a, b) = match rng.u32(..3) {
+        0 => (NODES[node], PROVIDERS[node]),
+        _ => (EDGE, NODES[node]),
+    };
+    let at = millis(rng, 500..9000);
+    let short = millis(rng, 100..5000);
+    // Longer than a heartbeat and the wait for its answer.
+    let long = Duration::from_secs(80) + millis(rng, 0..5000);
+    let (kind, lasts) = match rng.u32(..12) {
+        0 => (FaultKind::Partition(EDGE, NODES[node]), long),
+        1 => (FaultKind::OneWay(EDGE, NODES[node]), long),
+        2 => (FaultKind::OneWay(NODES[node], EDGE), long),
+        3..=5 => (FaultKind::Hold(a, b), short),
+        6 | 7 => (FaultKind::Slow(a, b, millis(rng, 100..1500)), short),
+        8 => (FaultKind::Crash(EDGE), short),
+        9 => (FaultKind::Crash(NODES[node]), short),
+        10 => (FaultKind::Bounce(NODES[node]), Duration::ZERO),
+        _ => (FaultKind::Crash(PROVIDERS[node]), short),
+    };
+    Fault { at, until: at + lasts, kind }
+}
+
+impl FaultKind {
+    /// Says whether two faults concern the same hosts: turmoil does not combine them.
+    fn meets(self, other: Self) -> bool {
+        let hosts = |kind| match kind {
+            Self::Partition(a, b) | Self::OneWay(a, b) | Self::Hold(a, b) | Self::Slow(a, b, _) => {
+                [a, b]
+            }
+            Self::Crash(a) | Self::Bounce(a) => [a, a],
+        };
+        let others = hosts(other);
+        hosts(self).iter().any(|host| *host != EDGE && others.contains(host))
+            || hosts(self) == [EDGE, EDGE] && others == [EDGE, EDGE]
+    }
+}
+
+fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.u64(range))
+}

@@ -1,0 +1,136 @@
+//! What passes on one connection, noted and, on a link, held against the rules of the wire.
+//!
+//! The tap decodes the frames of a link as its receiver gets them and keeps its own account of every
+//! stream: numbers without gaps, one terminal, nothing after it. It shares the codec with what it
+//! watches and none of the state.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::BytesMut;
+use iop_wire::Message;
+use iop_wire::frame::{self, Frame};
+use iop_wire::v1::{provider_tunnel_frame, run_event};
+
+use crate::ledger::Ledger;
+use crate::world::LINK_PORT;
+
+/// Watches one end of a connection.
+pub(crate) struct Wiretap {
+    ledger: Ledger,
+    host: &'static str,
+    peer: SocketAddr,
+    link: Option<Account>,
+    /// Connections of this host, this one among them.
+    open: Arc<AtomicUsize>,
+}
+
+/// What came on a link so far.
+#[derive(Default)]
+struct Account {
+    buffer: BytesMut,
+    streams: BTreeMap<u32, Stream>,
+}
+
+#[derive(Default)]
+struct Stream {
+    seq: u64,
+    is_over: bool,
+}
+
+impl Wiretap {
+    /// Watches a new connection of `host` with the listener's `port`.
+    pub(crate) fn new(
+        ledger: &Ledger,
+        host: &'static str,
+        peer: SocketAddr,
+        port: u16,
+        open: &Arc<AtomicUsize>,
+    ) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        let link = (port == LINK_PORT).then(Account::default);
+        Self { ledger: ledger.clone(), host, peer, link, open: Arc::clone(open) }
+    }
+
+    /// Bytes were written here.
+    pub(crate) fn sent(&self, data: &[u8]) {
+        self.ledger.hash(&(self.host, self.peer, true, data.len()));
+    }
+
+    /// Bytes arrived here.
+    pub(crate) fn received(&mut self, data: &[u8]) {
+        self.ledger.hash(&(self.host, self.peer, false, data.len()));
+        let Some(link) = &mut self.link else { return };
+        link.buffer.extend_from_slice(data);
+        loop {
+            match frame::decode(&mut link.buffer) {
+                Ok(Some(frame)) => {
+                    if let Err(breach) = link.enter(&frame) {
+                        self.ledger.violation(self.host, breach);
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    self.ledger.violation(self.host, format!("a frame cannot be read: {error}"));
+                    self.link = None;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Wiretap {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Account {
+    fn enter(&mut self, frame: &Frame) -> Result<(), String> {
+        let id = frame.stream_id;
+        let stream = match id {
+            0 => return Ok(()),
+            id => self.streams.entry(id).or_default(),
+        };
+        let before = stream.seq;
+        stream.seq = frame.seq;
+        if frame.seq != before + 1 {
+            return Err(format!("stream {id}: frame {} after {before}", frame.seq));
+        }
+        // Credit for what is still on its way may follow the end.
+        if matches!(frame.message, Some(Message::Credit(_) | Message::Cancel(_))) {
+            return Ok(());
+        }
+        if stream.is_over {
+            return Err(format!("stream {id}: frame {} after its terminal", frame.seq));
+        }
+        stream.is_over = frame.message.as_ref().is_some_and(is_terminal);
+        Ok(())
+    }
+}
+
+/// Says whether an answer ends with this message.
+fn is_terminal(message: &Message) -> bool {
+    match message {
+        Message::RunEvent(event) => matches!(
+            event.kind,
+            Some(
+                run_event::Kind::Complete(_)
+                    | run_event::Kind::Error(_)
+                    | run_event::Kind::Cancelled(_)
+            )
+        ),
+        Message::ProviderTunnelFrame(frame) => matches!(
+            frame.kind,
+            Some(
+                provider_tunnel_frame::Kind::End(_)
+                    | provider_tunnel_frame::Kind::Error(_)
+                    | provider_tunnel_frame::Kind::Cancelled(_)
+            )
+        ),
+        _ => false,
+    }
+}
