@@ -123,10 +123,19 @@ impl Answer {
         self.trailers = Some(headers::for_client(trailers));
     }
 
-    /// The provider's body is over, however; tells what speaks for its being whole.
+    /// The provider's body is over; tells what speaks for its being whole.
     pub(super) fn close(&mut self) -> Evidence {
+        self.end_body(true)
+    }
+
+    /// The rest of the provider's body is lost.
+    pub(super) fn break_off(&mut self) {
+        self.end_body(false);
+    }
+
+    fn end_body(&mut self, is_over: bool) -> Evidence {
         let Source::Tunnel(passage) = &mut self.source else { return Evidence::default() };
-        let findings = passage.finish(|bytes| self.ready.push_back(bytes));
+        let findings = passage.finish(is_over, |bytes| self.ready.push_back(bytes));
         self.seen.usage = findings.usage;
         self.seen.deltas = findings.deltas;
         self.source = Source::Nothing;
@@ -189,7 +198,7 @@ impl Answer {
         client: ClientEnd,
     ) -> Option<(Usage, UsageSource)> {
         // A client that left takes the tail of a relayed body with it.
-        self.close();
+        self.break_off();
         match client {
             ClientEnd::Clean => self.finish_clean(now),
             ClientEnd::Error(failure) => self.fail(&failure),

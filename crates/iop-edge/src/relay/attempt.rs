@@ -225,7 +225,7 @@ impl State {
             }
             Heard::LinkEnded(reason) => {
                 self.attempt = None;
-                self.answer.close();
+                self.answer.break_off();
                 self.machine.handle_node_lost(now, reason);
             }
             Heard::NoMemory => {
@@ -269,7 +269,7 @@ impl State {
             }
             TunnelFrame::End => Ended::Completed(self.answer.close()),
             TunnelFrame::Error(failure) => {
-                self.answer.close();
+                self.answer.break_off();
                 Ended::Failed(failure)
             }
             TunnelFrame::Cancelled => Ended::Cancelled,

@@ -128,8 +128,9 @@ impl Passage {
         }
     }
 
-    /// The answer ended, cleanly or not: lets through what was held and tells what was seen.
-    pub(crate) fn finish(&mut self, pass: impl FnMut(Bytes)) -> Findings {
+    /// The answer ended: lets through what was held and tells what was seen. Nothing is added to an
+    /// answer that is not over, because what is missing may be what would be added.
+    pub(crate) fn finish(&mut self, is_over: bool, pass: impl FnMut(Bytes)) -> Findings {
         if let Watch::Stream(observer) = &mut self.watch {
             observer.finish();
         }
@@ -137,7 +138,8 @@ impl Passage {
             Edit::Nothing => {}
             Edit::TakeOut(mut filter) => filter.finish(pass),
             Edit::Supply(mut supplement, estimate) => {
-                supplement.finish(|| estimate.chunk(&self.watch), pass);
+                let chunk = || is_over.then(|| estimate.chunk(&self.watch)).flatten();
+                supplement.finish(chunk, pass);
             }
         }
         // What cannot be read cannot be found wanting.
@@ -199,7 +201,7 @@ mod tests {
         for segment in segments {
             passage.push(Bytes::from_static(segment), |bytes| out.extend_from_slice(&bytes));
         }
-        let findings = passage.finish(|bytes| out.extend_from_slice(&bytes));
+        let findings = passage.finish(true, |bytes| out.extend_from_slice(&bytes));
         (out, findings)
     }
 
@@ -242,6 +244,16 @@ mod tests {
         let begun: &[&[u8]] =
             &[b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n"];
         assert_eq!(passed(200, &stream(), supply(), begun).0, begun.concat());
+    }
+
+    #[test]
+    fn a_stream_whose_rest_is_lost_gets_no_estimate_though_it_said_why_it_finishes() {
+        let mut passage = Passage::new(200, &stream(), supply());
+        let mut out = Vec::new();
+        passage.push(Bytes::from_static(CONTENT), |bytes| out.extend_from_slice(&bytes));
+        passage.push(Bytes::from_static(b"data: {"), |bytes| out.extend_from_slice(&bytes));
+        passage.finish(false, |bytes| out.extend_from_slice(&bytes));
+        assert_eq!(out, [CONTENT, b"data: {"].concat());
     }
 
     #[test]

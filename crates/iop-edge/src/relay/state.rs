@@ -133,7 +133,7 @@ impl State {
     fn stop_upload(&mut self, request: &Request, now: Instant, stop: Stop) {
         // Letting go of the stream tells the Node to stop.
         self.attempt = None;
-        self.answer.close();
+        self.answer.break_off();
         self.machine.handle_ended(now, Ended::Failed(stop.failure()));
         self.follow(request, now);
     }
