@@ -15,6 +15,7 @@ mod capacity;
 mod cli;
 mod commands;
 mod counts;
+mod cuts;
 mod extremes;
 mod faults;
 mod link;

@@ -1,0 +1,217 @@
+//! A link that is cut behind each frame of a whole conversation, and links that are bad in every
+//! other way, between real processes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use iop_testkit::proxy::{Fate, FaultProxy, FrameSeen, Towards};
+use iop_testkit::{PATIENCE, Script, ScriptedProvider, answer, http};
+use serde_json::{Value, json};
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::support::{Apart, CHAT, Edge, stream};
+
+/// More Nodes than a conversation has frames.
+const NODES: usize = 128;
+/// Nodes at work at once: two busy cores are the bound.
+const AT_ONCE: usize = 8;
+/// More than the first window of a request body.
+const PROMPT: usize = 320 << 10;
+/// Together more than the first window of an answer.
+const PIECE: usize = 16 << 10;
+const PIECES: usize = 6;
+
+/// An Edge that knows many Nodes, each with the one provider and a model of its own.
+async fn group(provider: &ScriptedProvider) -> Apart {
+    let mut file = "version: 1\nnodes:\n".to_owned();
+    let endpoint = provider.endpoint();
+    let models: Vec<_> = (0..NODES).map(model).collect();
+    for index in 0..NODES {
+        file += &format!(
+            "  n{index}: {{ providers: {{ p: {{ adapter: openai_compat, endpoint: '{endpoint}', \
+             targets: [{}] }} }} }}\n",
+            model(index)
+        );
+    }
+    provider.set_models(&models.iter().map(String::as_str).collect::<Vec<_>>());
+    provider.on(CHAT, |request| match request.json()["messages"][0]["content"].as_str() {
+        Some("next") => answer::chat(request, "as if nothing had been"),
+        Some("leave") => stream::head().chunk(stream::content("once")).wait(PATIENCE),
+        _ => long(),
+    });
+    Apart::start(&file).await
+}
+
+fn model(index: usize) -> String {
+    format!("model-{index}")
+}
+
+fn long() -> Script {
+    let piece = stream::content(&"z".repeat(PIECE));
+    let pieces = (0..PIECES).fold(stream::head(), |script, _| script.chunk(&piece));
+    pieces.chunk(stream::FINISH).chunk(stream::USAGE).chunk(stream::DONE).last_chunk()
+}
+
+fn long_body() -> String {
+    let piece = stream::content(&"z".repeat(PIECE));
+    [&piece.repeat(PIECES), stream::FINISH, stream::USAGE, stream::DONE].concat()
+}
+
+fn ask(model: &str, content: &str, streams: bool) -> Value {
+    let mut body = json!({"model": model, "messages": [{"role": "user", "content": content}]});
+    if streams {
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+    }
+    body
+}
+
+/// A large request that is answered whole, and one whose client leaves in the middle of its answer.
+/// Whatever the link does meanwhile, no client takes a part for the whole.
+async fn converse(edge: Edge, model: &str) {
+    let mut whole = edge.chat(&ask(model, &"x".repeat(PROMPT), true)).await;
+    if let Some(head) = told(&mut whole, model).await {
+        assert_eq!(head, 200);
+        let (body, end) = whole.body_and_end().await;
+        let expected = long_body();
+        match end {
+            Ok(()) => assert_eq!(body, expected, "{model}: an answer that is silently short"),
+            Err(error) => {
+                assert!(error.is_early_end(), "{model}: {error}");
+                let same = expected.bytes().zip(&body).take_while(|(a, b)| a == *b).count();
+                assert_eq!(same, body.len(), "{model}: bytes of nobody: {:?}", &body[same..]);
+            }
+        }
+    }
+    let mut leaves = edge.chat(&ask(model, "leave", true)).await;
+    if told(&mut leaves, model).await.is_some() {
+        // The first event, or the early end; then the client is gone.
+        let _ = leaves.piece().await;
+    }
+}
+
+/// Reads the head of a stream; an error has a status, a code and nothing behind it.
+async fn told(client: &mut http::Client, model: &str) -> Option<u16> {
+    let head = client.head().await.unwrap_or_else(|error| panic!("{model}: {error}"));
+    if head.status == 200 {
+        return Some(200);
+    }
+    let body = client.json().await.unwrap();
+    let code = body["error"]["code"].as_str().unwrap_or_default();
+    assert!(["node_lost", "no_ready_provider"].contains(&code), "{model}: {} {body}", head.status);
+    None
+}
+
+/// Asserts that what was interrupted left nothing behind and that the next request is served.
+async fn is_as_before(edge: Edge, provider: &ScriptedProvider, node: &str, model: &str) {
+    let (head, body) = http::post(edge.clients, CHAT, &ask(model, "next", false)).await.unwrap();
+    assert_eq!(head.status, 200, "{model}: {}", String::from_utf8_lossy(&body));
+    let of_node = |series: &str| series.contains(&format!("node=\"{node}\""));
+    edge.until(&format!("nothing of {node} is counted"), async |edge| {
+        edge.metrics().await.iter().all(|(series, value)| {
+            let counted = ["iop_provider_in_use", "iop_link_streams", "iop_link_buffered_bytes"];
+            let counts = counted.iter().any(|name| series.starts_with(name)) && of_node(series);
+            !counts || value.total_cmp(&0.0).is_eq()
+        })
+    })
+    .await;
+    let runs = async |edge: &Edge| {
+        let runs = edge.admin("/api/v1/runs?limit=1000").await;
+        let mut runs = runs["runs"].as_array().unwrap().clone();
+        runs.retain(|run| run["route"] == model);
+        runs
+    };
+    edge.until(&format!("history has three ends of {model}"), async |edge| {
+        let runs = runs(edge).await;
+        runs.len() == 3 && runs.iter().all(|run| run["terminal"]["kind"].is_string())
+    })
+    .await;
+    provider
+        .wait_until(&format!("the provider is rid of {model}"), |log| {
+            let mut exchanges = log.exchanges.iter();
+            exchanges.all(|one| one.request.model() != model || one.ended.is_some())
+        })
+        .await;
+}
+
+/// What names a frame in every run of the same conversation.
+type Place = (Towards, &'static str, usize);
+
+fn place(frame: &FrameSeen) -> Place {
+    (frame.towards, frame.kind, frame.nth)
+}
+
+/// Whether a frame comes in every run: into how many pieces data falls is the scheduler's business.
+fn is_certain((_, kind, nth): &Place) -> bool {
+    match *kind {
+        "HeartbeatRequest" | "HeartbeatResponse" | "ProviderStatus" | "HealthObservation"
+        | "Credit" => false,
+        "RequestBody" | "TunnelBody" => *nth == 0,
+        _ => true,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_cut_behind_any_frame_ends_each_request_once_and_serves_the_next() {
+    let provider = Arc::new(ScriptedProvider::start().await);
+    let group = Arc::new(group(&provider).await);
+    let edge = group.edge;
+
+    let proxy = FaultProxy::start(edge.nodes).await;
+    let node = group.node_towards("n0", proxy.address());
+    edge.serves(&model(0)).await;
+    converse(edge, &model(0)).await;
+    let is_last = |frame: &FrameSeen| frame.kind == "TunnelCancelled";
+    proxy.wait_until("the cancelled request has its end", |all| all.iter().any(is_last)).await;
+    let places: Vec<_> = proxy.frames().iter().map(place).collect();
+    is_as_before(edge, &provider, "n0", &model(0)).await;
+    drop((proxy, node));
+    let kinds = ["RegisterRequest", "RegisterResponse", "NodeReadyRequest", "NodeReadyResponse"];
+    let of_streams = ["TunnelRequest", "RequestBody", "TunnelHead", "TunnelBody", "TunnelEnd"];
+    for kind in kinds.iter().chain(&of_streams).chain(&["Credit", "Cancel", "TunnelCancelled"]) {
+        assert!(places.iter().any(|(_, seen, _)| seen == kind), "no {kind} among {places:?}");
+    }
+    assert!(places.len() < NODES, "{} frames", places.len());
+
+    // Local tasks: nothing of a test needs to move between threads.
+    let local = LocalSet::new();
+    let mut cuts = JoinSet::new();
+    let mut slowest = Duration::ZERO;
+    for (index, place) in places.into_iter().enumerate() {
+        if cuts.len() >= AT_ONCE {
+            let ended = local.run_until(cuts.join_next()).await;
+            slowest = slowest.max(ended.unwrap().unwrap());
+        }
+        let (group, provider) = (Arc::clone(&group), Arc::clone(&provider));
+        let cut = async move {
+            let began = Instant::now();
+            let (node, model) = (format!("n{}", index + 1), model(index + 1));
+            let proxy = FaultProxy::start(group.edge.nodes).await;
+            proxy.rule(move |frame| match frame.link == 0 && self::place(frame) == place {
+                true => Fate::Cut,
+                false => Fate::Pass,
+            });
+            let _process = group.node_towards(&node, proxy.address());
+            group.edge.serves(&model).await;
+            converse(group.edge, &model).await;
+            proxy
+                .wait_until("it is over", |all| all.iter().any(|one| one.link > 0 || is_last(one)))
+                .await;
+            if is_certain(&place) || proxy.broken() > 0 {
+                let is_up = |one: &FrameSeen| one.link == 1 && one.kind == "NodeReadyResponse";
+                let what = format!("the node is back after {place:?}");
+                proxy.wait_until(&what, |all| all.iter().any(is_up)).await;
+            }
+            is_as_before(group.edge, &provider, &node, &model).await;
+            assert_eq!(proxy.links(), proxy.broken() + 1, "{place:?}");
+            began.elapsed()
+        };
+        cuts.spawn_local_on(cut, &local);
+    }
+    while let Some(cut) = local.run_until(cuts.join_next()).await {
+        slowest = slowest.max(cut.unwrap());
+    }
+    println!("the slowest took {slowest:?}");
+    edge.idle().await;
+    assert!(!group.process.output().contains("panicked"));
+}
