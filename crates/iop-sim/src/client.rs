@@ -18,10 +18,6 @@ use crate::plan::{Call, Manner};
 use crate::provider::MARK;
 use crate::record::{CallEnd, CallSeen, Records};
 
-/// Every call ends within this: 60 s to the first progress, 75 s until a link is given up, and the
-/// longest answer with the slowest reader.
-pub(crate) const BOUND: Duration = Duration::from_secs(240);
-
 /// How long a client that stops reading stays away: longer than the Edge bears it.
 const NEVER_READS: Duration = Duration::from_secs(25);
 
@@ -33,6 +29,8 @@ pub(crate) struct Clients {
     pub(crate) records: Records,
     pub(crate) ledger: Ledger,
     pub(crate) canary: String,
+    /// Every call ends within this.
+    pub(crate) bound: Duration,
 }
 
 impl Clients {
@@ -46,9 +44,10 @@ impl Clients {
         let asking = self.ask(call, &mut seen);
         let end = match call.manner {
             Manner::Leaves(after) => timeout(after, asking).await.unwrap_or(CallEnd::Left),
-            _ => timeout(BOUND, asking).await.unwrap_or(CallEnd::Never),
+            _ => timeout(self.bound, asking).await.unwrap_or(CallEnd::Never),
         };
         seen.end = end;
+        seen.ended = now();
         self.ledger.note(
             &who,
             format!("{:?}, status {:?}, {} bytes", seen.end, seen.status, seen.body.len()),

@@ -1,5 +1,6 @@
 //! What happened in one simulation: a trace for people, a digest for comparison, broken rules.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::io;
@@ -20,6 +21,7 @@ struct Book {
     lines: Vec<Line>,
     log: Vec<u8>,
     violations: Vec<String>,
+    once: BTreeSet<String>,
     /// The time between steps, when no host runs.
     clock: Duration,
 }
@@ -51,6 +53,11 @@ impl Ledger {
         let at = now();
         let mut book = self.book();
         (at, what).hash(&mut book.digest);
+    }
+
+    /// Says whether this is new; what is told is for the comparison only and in no trace.
+    pub(crate) fn is_new(&self, what: String) -> bool {
+        self.book().once.insert(what)
     }
 
     /// Notes a broken rule.

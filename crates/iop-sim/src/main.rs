@@ -69,8 +69,7 @@ fn run(arguments: &Arguments) -> ExitCode {
                     let report = iop_sim::run(seed, Level::INFO);
                     if !report.violations.is_empty() {
                         failed.fetch_add(1, Ordering::Relaxed);
-                        println!("seed {seed}: {}", report.violations.join("\n  "));
-                        println!("  again: scripts/simulate --seed {seed}");
+                        println!("{}", report.verdict());
                     }
                 }
             });

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::world::{EDGE, NODES, PROVIDERS};
+use crate::world::{CLIENT_HOST, EDGE, NODES, PROVIDERS};
 
+/// What each provider is configured to do at once.
+pub(crate) const CAPACITY: usize = 6;
 /// Calls in one simulation.
 pub(crate) const CLIENTS: usize = 50;
 
@@ -83,6 +85,8 @@ pub(crate) enum FaultKind {
     Crash(&'static str),
     /// A process is killed and started again at once.
     Bounce(&'static str),
+    /// A process is told to stop in order, and started again once it has and the time is over.
+    Drain(&'static str),
 }
 
 /// What a provider does with one request.
@@ -160,6 +164,18 @@ impl Plan {
         }
     }
 
+    /// Returns within which time every call ends: 60 s to the first progress, 75 s until a link is
+    /// given up, and the longest answer with the slowest reader. A client without a network has no
+    /// reason to wait that long.
+    pub(crate) fn bound(&self) -> Duration {
+        Duration::from_secs(if self.loses_clients() { 110 } else { 240 })
+    }
+
+    /// Says whether clients lose their network for longer than TCP bears.
+    pub(crate) fn loses_clients(&self) -> bool {
+        self.faults.iter().any(|fault| fault.kind.loses(CLIENT_HOST))
+    }
+
     /// Draws what a provider does with its request of this number.
     pub(crate) fn script(&self, provider: usize, request: usize) -> Script {
         let mut rng = Rng::with_seed(self.seed ^ (provider as u64) << 56 ^ (request as u64) << 32);
@@ -229,36 +245,49 @@ fn faults(rng: &mut Rng, most: usize) -> Vec<Fault> {
 
 fn fault(rng: &mut Rng) -> Fault {
     let node = rng.usize(..NODES.len());
-    let (a, b) = match rng.u32(..3) {
-        0 => (NODES[node], PROVIDERS[node]),
+    let (a, b) = match rng.u32(..6) {
+        0 | 1 => (NODES[node], PROVIDERS[node]),
+        2 => (EDGE, CLIENT_HOST),
         _ => (EDGE, NODES[node]),
     };
+    let far = if rng.u32(..6) == 0 { CLIENT_HOST } else { NODES[node] };
     let at = millis(rng, 500..9000);
     let short = millis(rng, 100..5000);
     // Longer than a heartbeat and the wait for its answer.
     let long = Duration::from_secs(80) + millis(rng, 0..5000);
-    let (kind, lasts) = match rng.u32(..12) {
-        0 => (FaultKind::Partition(EDGE, NODES[node]), long),
-        1 => (FaultKind::OneWay(EDGE, NODES[node]), long),
-        2 => (FaultKind::OneWay(NODES[node], EDGE), long),
+    let (kind, lasts) = match rng.u32(..14) {
+        0 => (FaultKind::Partition(EDGE, far), long),
+        1 => (FaultKind::OneWay(EDGE, far), long),
+        2 => (FaultKind::OneWay(far, EDGE), long),
         3..=5 => (FaultKind::Hold(a, b), short),
         6 | 7 => (FaultKind::Slow(a, b, millis(rng, 100..1500)), short),
         8 => (FaultKind::Crash(EDGE), short),
         9 => (FaultKind::Crash(NODES[node]), short),
         10 => (FaultKind::Bounce(NODES[node]), Duration::ZERO),
+        11 => (FaultKind::Drain(EDGE), short),
+        12 => (FaultKind::Drain(NODES[node]), short),
         _ => (FaultKind::Crash(PROVIDERS[node]), short),
     };
     Fault { at, until: at + lasts, kind }
 }
 
 impl FaultKind {
+    /// Says whether bytes to or from a host are lost.
+    fn loses(self, host: &str) -> bool {
+        match self {
+            Self::Partition(a, b) | Self::OneWay(a, b) => a == host || b == host,
+            Self::Hold(..) | Self::Slow(..) => false,
+            Self::Crash(_) | Self::Bounce(_) | Self::Drain(_) => false,
+        }
+    }
+
     /// Says whether two faults concern the same hosts: turmoil does not combine them.
     fn meets(self, other: Self) -> bool {
         let hosts = |kind| match kind {
             Self::Partition(a, b) | Self::OneWay(a, b) | Self::Hold(a, b) | Self::Slow(a, b, _) => {
                 [a, b]
             }
-            Self::Crash(a) | Self::Bounce(a) => [a, a],
+            Self::Crash(a) | Self::Bounce(a) | Self::Drain(a) => [a, a],
         };
         let others = hosts(other);
         hosts(self).iter().any(|host| *host != EDGE && others.contains(host))

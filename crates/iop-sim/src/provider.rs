@@ -73,9 +73,12 @@ impl Provider {
                 .note(self.name(), format!("{tag} gets call {call}: {:?}", script.behaviour));
             self.records.seen().served.push(Served {
                 tag: tag.clone(),
+                provider: self.name(),
                 call,
+                behaviour: script.behaviour,
+                began: now(),
                 is_whole: false,
-                is_over: false,
+                ended: None,
             });
             let exchange = Exchange { provider: self, socket: &mut socket, tag: &tag };
             let played = exchange.play(&script, request.is_stream()).await;
@@ -86,7 +89,7 @@ impl Provider {
             };
             self.ledger.note(self.name(), format!("{tag} {how}"));
             if let Some(served) = self.records.seen().served.iter_mut().find(|it| it.tag == tag) {
-                served.is_over = true;
+                served.ended = Some(now());
             }
             if !played? {
                 return Ok(());

@@ -7,6 +7,7 @@ use iop_store::{Outcome, Receipt};
 use iop_types::RunId;
 
 use crate::ledger::{Ledger, now};
+use crate::plan::Behaviour;
 
 /// What all parties saw; a cheap handle.
 #[derive(Clone, Default)]
@@ -21,13 +22,14 @@ pub(crate) struct Seen {
     pub(crate) served: Vec<Served>,
     /// Runs in the order of their receipt.
     pub(crate) runs: Vec<RunSeen>,
-    /// Starts of the Edge so far.
-    pub(crate) edge_starts: usize,
+    /// How often the Edge was killed so far.
+    pub(crate) edge_kills: usize,
 }
 
 /// A call as its client saw it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallSeen {
+    pub(crate) ended: Duration,
     pub(crate) status: Option<u16>,
     pub(crate) first_byte: Option<Duration>,
     pub(crate) body: String,
@@ -53,18 +55,22 @@ pub(crate) enum CallEnd {
 pub(crate) struct Served {
     /// Says who answered what: the first word of every piece of text.
     pub(crate) tag: String,
+    pub(crate) provider: &'static str,
     pub(crate) call: usize,
+    pub(crate) behaviour: Behaviour,
+    pub(crate) began: Duration,
     /// Whether the provider wrote its whole answer.
     pub(crate) is_whole: bool,
-    /// Whether the provider is done with it.
-    pub(crate) is_over: bool,
+    /// When the provider was done with it.
+    pub(crate) ended: Option<Duration>,
 }
 
 /// A run as history saw it.
 #[derive(Debug, Clone)]
 pub(crate) struct RunSeen {
     pub(crate) run_id: RunId,
-    pub(crate) edge_start: usize,
+    /// How often the Edge had been killed when it was received.
+    pub(crate) edge_kills: usize,
     pub(crate) request_id: String,
     pub(crate) received: Duration,
     pub(crate) outcomes: Vec<Outcome>,
@@ -108,10 +114,10 @@ impl iop_store::edge::Sink for Historian {
         self.look_for_canary(&format!("{receipt:?}"));
         self.ledger.note("history", format!("received {}", receipt.request_id));
         let mut seen = self.records.seen();
-        let edge_start = seen.edge_starts;
+        let edge_kills = seen.edge_kills;
         seen.runs.push(RunSeen {
             run_id: receipt.run_id,
-            edge_start,
+            edge_kills,
             request_id: receipt.request_id.to_string(),
             received: now(),
             outcomes: Vec::new(),

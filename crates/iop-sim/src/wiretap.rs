@@ -4,7 +4,7 @@
 //! stream: numbers without gaps, one terminal, nothing after it. It shares the codec with what it
 //! watches and none of the state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::BytesMut;
 use iop_wire::Message;
 use iop_wire::frame::{self, Frame};
-use iop_wire::v1::{provider_tunnel_frame, run_event};
+use iop_wire::v1::{
+    RequestHead, provider_tunnel_frame, register_response, run_error, run_event, tunnel_error,
+};
 
 use crate::ledger::Ledger;
 use crate::world::LINK_PORT;
@@ -32,6 +34,8 @@ pub(crate) struct Wiretap {
 struct Account {
     buffer: BytesMut,
     streams: BTreeMap<u32, Stream>,
+    /// Numbers of health observations.
+    observations: BTreeSet<u64>,
 }
 
 #[derive(Default)]
@@ -67,7 +71,9 @@ impl Wiretap {
         loop {
             match frame::decode(&mut link.buffer) {
                 Ok(Some(frame)) => {
-                    if let Err(breach) = link.enter(&frame) {
+                    let breach = link.enter(&frame).err();
+                    let breach = breach.or_else(|| link.repetition(&self.ledger, &frame));
+                    if let Some(breach) = breach {
                         self.ledger.violation(self.host, breach);
                     }
                 }
@@ -110,6 +116,61 @@ impl Account {
         stream.is_over = frame.message.as_ref().is_some_and(is_terminal);
         Ok(())
     }
+
+    /// Finds what may come once and came again: an attempt anywhere, a generation of an Edge, an
+    /// observation on its link.
+    fn repetition(&mut self, ledger: &Ledger, frame: &Frame) -> Option<String> {
+        let message = frame.message.as_ref()?;
+        if let Some(seq) = observation(message)
+            && !self.observations.insert(seq)
+        {
+            return Some(format!("health observation {seq} came twice"));
+        }
+        let (name, id) = match message {
+            Message::RunRequest(request) => ("attempt", identity(request.head.as_ref()?)),
+            Message::ProviderTunnelRequest(request) => {
+                ("attempt", identity(request.head.as_ref()?))
+            }
+            Message::RegisterResponse(response) => match response.outcome.as_ref()? {
+                register_response::Outcome::Registered(registered) => {
+                    let edge = &registered.edge_boot_id;
+                    ("generation", format!("{} of {edge:?}", registered.generation))
+                }
+                register_response::Outcome::Refused(_) => return None,
+            },
+            _ => return None,
+        };
+        // Ids differ from run to run of a seed: they are compared and never told.
+        let is_new = ledger.is_new(format!("{name} {id}"));
+        (!is_new).then(|| format!("stream {}: its {name} came before", frame.stream_id))
+    }
+}
+
+fn identity(head: &RequestHead) -> String {
+    format!("{} of {:?}", head.attempt, head.run_id)
+}
+
+/// Returns the number of the health observation that a message carries.
+fn observation(message: &Message) -> Option<u64> {
+    let failure = match message {
+        Message::HealthObservation(observation) => return Some(observation.health_observation_seq),
+        Message::RunEvent(event) => match event.kind.as_ref()? {
+            run_event::Kind::Error(error) => match error.error.as_ref()? {
+                run_error::Error::Failure(failure) => failure,
+                run_error::Error::Refused(_) => return None,
+            },
+            _ => return None,
+        },
+        Message::ProviderTunnelFrame(frame) => match frame.kind.as_ref()? {
+            provider_tunnel_frame::Kind::Error(error) => match error.error.as_ref()? {
+                tunnel_error::Error::Failure(failure) => failure,
+                tunnel_error::Error::Refused(_) => return None,
+            },
+            _ => return None,
+        },
+        _ => return None,
+    };
+    failure.stall.as_ref()?.health_observation_seq
 }
 
 /// Says whether an answer ends with this message.

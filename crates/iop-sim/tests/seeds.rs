@@ -20,7 +20,7 @@ fn no_seed_breaks_a_rule() {
     });
     // One story is enough to read.
     if let Some(first) = broken.iter().min_by_key(|report| report.seed) {
-        panic!("{}\n{} of {SEEDS} seeds break a rule", first.story(), broken.len());
+        panic!("{}{}\n{} of {SEEDS} seeds broke", first.trace, first.verdict(), broken.len());
     }
 }
 
