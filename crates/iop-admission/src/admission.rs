@@ -9,10 +9,10 @@ use iop_types::{Generation, NodeId, ProviderStatus, Requeue, RouteName, UsageMod
 use self::waiting::{Prospect, refusal, timed_out};
 use crate::choice::{self, Pick};
 use crate::config::{Config, ConfigError, ProviderId, ProviderSettings};
-use crate::permit::{Candidate, Permit, Place, Ticket};
+use crate::permit::{Candidate, Instance, Permit, Place, Ticket};
 use crate::provider::{Providers, SlotId};
 use crate::refused::{Refused, Shortage, queue_retry_after};
-use crate::request::Request;
+use crate::request::{Ask, Failed, Request};
 use crate::route::{Match, Route, RouteId, Routes};
 
 mod views;
@@ -242,8 +242,12 @@ impl Admission {
         let place = Place {
             ticket: Ticket(self.next_ticket),
             route: Arc::clone(&route),
-            matched: found.matched,
-            need: request.need,
+            ask: Ask {
+                need: request.need,
+                matched: found.matched,
+                failed: Vec::new(),
+                elsewhere: false,
+            },
             affinity: request.affinity,
             since: now,
             deadline: now + route.settings.queue.timeout,
@@ -294,7 +298,51 @@ impl Admission {
         {
             self.serve_next(now, ticket, route);
         }
-        let found = self.routes.find_again(&place.route, place.matched.as_ref());
+        self.enter_again(now, place)
+    }
+
+    /// Gives a permit back because its attempt failed and has returned, and puts its request back to
+    /// its old place with its old deadline, for another candidate.
+    ///
+    /// The one that failed is chosen again only where no other is ready, and not at all with
+    /// `elsewhere`.
+    ///
+    /// # Errors
+    /// The request ends: no candidate is left, or its time in the queue is over and nobody is free.
+    pub fn retry(
+        &mut self,
+        now: Instant,
+        permit: Permit,
+        elsewhere: bool,
+    ) -> Result<Entry, Refused> {
+        let Permit { mut place, slot: slot_id, candidate } = permit;
+        let Instance { node, provider, generation, .. } = &*candidate.instance;
+        let slot = self.providers.slot_mut(slot_id);
+        slot.give_back(*generation);
+        let is_current = slot.is_current(*generation);
+        if is_current {
+            slot.clear_full();
+        }
+        let provider = ProviderId { node: node.clone(), provider: provider.clone() };
+        if !place.ask.has_failed_at(&provider, &candidate.target) {
+            place.ask.failed.push(Failed { provider, target: candidate.target });
+        }
+        place.ask.elsewhere = elsewhere;
+        // As in `requeue`, and what is left after this request has chosen is for the others.
+        while let Some((ticket, route)) = self.next_for(now, slot_id)
+            && ticket < place.ticket
+        {
+            self.serve_next(now, ticket, route);
+        }
+        let entry = self.enter_again(now, place);
+        if is_current {
+            self.serve(now, slot_id);
+        }
+        entry
+    }
+
+    fn enter_again(&mut self, now: Instant, place: Place) -> Result<Entry, Refused> {
+        let found = self.routes.find_again(&place.route, place.ask.matched.as_ref());
         let Some(found) = found else {
             return Err(Refused::no_ready(&place.route, Shortage::default()));
         };
@@ -358,14 +406,7 @@ impl Admission {
 
     fn pick(&self, now: Instant, route: RouteId, place: &Place) -> Result<Pick, Shortage> {
         let entry = self.routes.entry(route);
-        choice::pick(
-            now,
-            &self.providers,
-            entry,
-            &place.need,
-            place.matched.as_deref(),
-            place.affinity,
-        )
+        choice::pick(now, &self.providers, entry, &place.ask, place.affinity)
     }
 
     fn grant(&mut self, route: RouteId, place: Place, pick: Pick) -> Permit {
@@ -381,6 +422,7 @@ impl Admission {
             form: pick.form,
             usage: if may_ask { UsageMode::Exact } else { UsageMode::Observed },
             why: pick.why,
+            has_others: pick.has_others,
         };
         Permit { place, slot: pick.slot, candidate }
     }

@@ -9,6 +9,9 @@
 //! may be others, or its real capacity smaller than the configured one. So the least loaded is first
 //! one without a queue of its own, and what waits inside counts as load beside what is in use here.
 //! The figure is some seconds old and never filters.
+//!
+//! A candidate at which the request failed before comes after all others, and while another is ready
+//! and merely full the request waits for that one.
 
 use std::cmp::Reverse;
 use std::time::Instant;
@@ -18,7 +21,7 @@ use iop_types::{Form, Policy, Target};
 use crate::permit::Why;
 use crate::provider::{Providers, SlotId};
 use crate::refused::Shortage;
-use crate::request::{AffinityKey, Need};
+use crate::request::{AffinityKey, Ask};
 use crate::route::{Member, RouteEntry};
 
 /// Who won.
@@ -30,6 +33,16 @@ pub(crate) struct Pick {
     pub(crate) target: Target,
     pub(crate) form: Form,
     pub(crate) why: Why,
+    /// Whether another candidate that has not failed the request is ready, with or without room.
+    pub(crate) has_others: bool,
+}
+
+/// The candidates of one rank.
+#[derive(Default)]
+struct Rank<'a> {
+    best: Option<Qualified<'a>>,
+    qualified: u32,
+    shortage: Shortage,
 }
 
 struct Qualified<'a> {
@@ -50,13 +63,11 @@ pub(crate) fn pick(
     now: Instant,
     providers: &Providers,
     entry: &RouteEntry,
-    need: &Need,
-    matched: Option<&str>,
+    ask: &Ask,
     affinity: Option<AffinityKey>,
 ) -> Result<Pick, Shortage> {
-    let mut shortage = Shortage::default();
-    let mut best: Option<Qualified<'_>> = None;
-    let mut qualified = 0;
+    let mut first = Rank::default();
+    let mut last = Rank::default();
     let mut home: Option<(u64, usize)> = None;
 
     for (index, member) in entry.members.iter().enumerate() {
@@ -64,11 +75,17 @@ pub(crate) fn pick(
             home = home.max(Some((key.rank(member.hash), index)));
         }
         let slot = providers.slot(member.slot);
-        let target = member.resolve(slot, matched);
+        let target = member.resolve(slot, ask.matched.as_deref());
+        let has_failed =
+            target.as_ref().is_some_and(|target| ask.has_failed_at(&slot.id, target));
+        if has_failed && ask.elsewhere {
+            continue;
+        }
+        let rank = if has_failed { &mut last } else { &mut first };
         let wait = entry.route.settings.queue.wait_for_node;
-        let form = slot.qualify(now, need, target.as_ref(), wait, &mut shortage);
+        let form = slot.qualify(now, &ask.need, target.as_ref(), wait, &mut rank.shortage);
         let (Some(form), Some(target)) = (form, target) else { continue };
-        qualified += 1;
+        rank.qualified += 1;
         let queued = u64::from(slot.queued());
         let candidate = Qualified {
             index,
@@ -80,21 +97,32 @@ pub(crate) fn pick(
             load: (u64::from(slot.in_use()) + queued, u64::from(slot.room())),
             last_grant: slot.last_grant,
         };
-        let wins = best.as_ref().is_none_or(|best| beats(entry, affinity, &candidate, best));
+        let wins = rank.best.as_ref().is_none_or(|best| beats(entry, affinity, &candidate, best));
         if wins {
-            best = Some(candidate);
+            rank.best = Some(candidate);
         }
     }
 
+    let is_last_choice = first.best.is_none() && first.shortage.full == 0;
+    let chosen = if is_last_choice { last.after(first.shortage) } else { first };
+    let Rank { best, qualified, shortage } = chosen;
     let winner = best.ok_or(shortage)?;
     let is_home = home.is_some_and(|(_, index)| index == winner.index);
     Ok(Pick {
         member: winner.index,
         slot: winner.member.slot,
         why: why(entry, qualified, affinity, is_home, &winner),
+        has_others: !is_last_choice && qualified + shortage.full > 1,
         target: winner.target,
         form: winner.form,
     })
+}
+
+impl Rank<'_> {
+    /// Adds what was the matter with the candidates that come before these.
+    fn after(self, before: Shortage) -> Self {
+        Self { shortage: before.and(self.shortage), ..self }
+    }
 }
 
 /// Says whether `new` is the better choice; on equal terms the one that came first stays.
@@ -122,7 +150,7 @@ fn beats(
 
 fn why(
     entry: &RouteEntry,
-    qualified: usize,
+    qualified: u32,
     affinity: Option<AffinityKey>,
     is_home: bool,
     winner: &Qualified<'_>,

@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! request ──┬─► Granted(Permit) ──┬─► release                       (the attempt has returned)
-//!           │                     └─► requeue ─► Granted | Waiting  (nothing was executed)
+//!           │                     ├─► requeue ─► Granted | Waiting  (nothing was executed)
+//!           │                     └─► retry ───► Granted | Waiting  (it failed: somewhere else)
 //!           ├─► Waiting(Ticket) ──┬─► Output::Granted
 //!           │                     ├─► Output::Refused               (queue timeout, nobody came back)
 //!           │                     └─► cancel                        (the client left)
@@ -16,7 +17,8 @@
 //! ```
 //!
 //! Two rules carry the rest. *Work conserving*: after every call no ticket waits that a free provider
-//! could take, so that a newcomer that finds a free provider overtakes nobody. *Owned counts*: a
+//! could take, so that a newcomer that finds a free provider overtakes nobody; only a request that
+//! failed at a provider leaves it alone while another one is ready. *Owned counts*: a
 //! [`Permit`] is not `Clone` and is given back by value; it remembers its generation, and a permit of
 //! a generation that ended no longer touches the counts of the one that followed.
 //!

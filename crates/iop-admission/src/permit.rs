@@ -9,7 +9,7 @@ use iop_types::{
 };
 
 use crate::provider::SlotId;
-use crate::request::{AffinityKey, Need};
+use crate::request::{AffinityKey, Ask};
 use crate::route::Route;
 use std::time::Instant;
 
@@ -58,9 +58,7 @@ impl Permit {
 pub(crate) struct Place {
     pub(crate) ticket: Ticket,
     pub(crate) route: Arc<Route>,
-    /// What the `*` of a pattern stood for.
-    pub(crate) matched: Option<Arc<str>>,
-    pub(crate) need: Need,
+    pub(crate) ask: Ask,
     pub(crate) affinity: Option<AffinityKey>,
     /// When admission first saw the request.
     pub(crate) since: Instant,
@@ -82,6 +80,8 @@ pub struct Candidate {
     pub usage: UsageMode,
     /// Why this one.
     pub why: Why,
+    /// Whether another candidate that has not failed this request was ready, with or without room.
+    pub has_others: bool,
 }
 
 /// A provider as one generation of its Node reported it.

@@ -5,11 +5,10 @@
 //! principals get lanes of their own, fairness is a choice among heads and touches nothing else.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 use crate::permit::{Place, Ticket};
-use crate::request::Need;
+use crate::request::Ask;
 
 /// The queue of one route.
 #[derive(Debug, Default)]
@@ -21,8 +20,7 @@ pub(crate) struct Lanes {
 /// Requests that the same providers can take.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub(crate) need: Need,
-    pub(crate) matched: Option<Arc<str>>,
+    pub(crate) ask: Ask,
     /// When its requests are refused because no candidate came back; `None` while one is ready.
     pub(crate) give_up: Option<Instant>,
     places: BTreeMap<Ticket, Place>,
@@ -47,16 +45,12 @@ impl Lanes {
 
     /// Puts a request where its ticket belongs.
     pub(crate) fn insert(&mut self, place: Place, give_up: Option<Instant>) {
-        let found = self
-            .lanes
-            .iter()
-            .position(|lane| lane.need == place.need && lane.matched == place.matched);
+        let found = self.lanes.iter().position(|lane| lane.ask == place.ask);
         let lane = match found {
             Some(index) => &mut self.lanes[index],
             None => {
                 self.lanes.push(Lane {
-                    need: place.need,
-                    matched: place.matched.clone(),
+                    ask: place.ask.clone(),
                     give_up: None,
                     places: BTreeMap::new(),
                 });

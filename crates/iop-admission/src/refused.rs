@@ -149,6 +149,22 @@ impl Shortage {
             + self.full
     }
 
+    /// Counts the candidates of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            away: self.away + other.away,
+            unlisted: self.unlisted + other.unlisted,
+            starting: self.starting + other.starting,
+            absent: self.absent + other.absent,
+            failed: self.failed + other.failed,
+            draining: self.draining + other.draining,
+            without_target: self.without_target + other.without_target,
+            unsuited: self.unsuited + other.unsuited,
+            full: self.full + other.full,
+            returns_by: self.returns_by.max(other.returns_by),
+        }
+    }
+
     /// Says whether no candidate could ever do what was asked for.
     pub(crate) const fn is_unsupported(&self) -> bool {
         self.unsuited > 0 && self.unsuited == self.candidates()

@@ -1,6 +1,10 @@
 //! What a client's call asks of a route.
 
-use iop_types::{Capabilities, Form, RunKind};
+use std::sync::Arc;
+
+use iop_types::{Capabilities, Form, RunKind, Target};
+
+use crate::config::ProviderId;
 
 /// One call, as far as admission needs to know it.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +38,33 @@ impl Need {
             return Some(Form::Tunnel);
         }
         self.run.filter(|kind| capabilities.runs.contains(kind)).map(|_| Form::Run)
+    }
+}
+
+/// Everything that decides which candidates can take a request. Requests with the same are
+/// interchangeable to a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) need: Need,
+    /// What the `*` of a pattern stood for.
+    pub(crate) matched: Option<Arc<str>>,
+    /// Candidates at which this request failed: the last choice.
+    pub(crate) failed: Vec<Failed>,
+    /// Whether those are no choice at all.
+    pub(crate) elsewhere: bool,
+}
+
+/// A candidate that failed a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) provider: ProviderId,
+    pub(crate) target: Target,
+}
+
+impl Ask {
+    /// Says whether this request failed at the candidate before.
+    pub(crate) fn has_failed_at(&self, provider: &ProviderId, target: &Target) -> bool {
+        self.failed.iter().any(|failed| failed.provider == *provider && failed.target == *target)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Those who wait: served when capacity comes back, reviewed when candidates come or go, refused when
 //! time is up.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Admission, Output};
@@ -50,11 +51,14 @@ impl Admission {
         let heads = routes.flat_map(|route| {
             let entry = self.routes.entry(*route);
             let lanes = entry.lanes.iter().filter(|lane| {
-                lane.need.form(capabilities).is_some()
+                lane.ask.need.form(capabilities).is_some()
                     && entry.members.iter().any(|member| {
                         member.slot == slot_id
-                            && member.resolve(slot, lane.matched.as_deref()).is_some()
+                            && member.resolve(slot, lane.ask.matched.as_deref()).is_some()
                     })
+                    // Who failed here before may have to wait for another.
+                    && (lane.ask.failed.is_empty()
+                        || choice::pick(now, &self.providers, entry, &lane.ask, None).is_ok())
             });
             lanes.filter_map(|lane| lane.head()).map(|place| (place.ticket, *route))
         });
@@ -65,11 +69,18 @@ impl Admission {
     /// waited for, and refuses those who have nobody to wait for.
     pub(super) fn review(&mut self, now: Instant) {
         let mut hopeless = Vec::new();
+        let mut takers = BTreeSet::new();
         for route in &self.waiting_routes {
-            let shortages: Vec<_> = {
-                let entry = self.routes.entry(*route);
-                entry.lanes.iter().map(|lane| self.outlook(now, entry, lane)).collect()
-            };
+            let entry = self.routes.entry(*route);
+            let outlooks = entry.lanes.iter().map(|lane| self.outlook(now, entry, lane));
+            let shortages: Vec<_> = outlooks
+                .map(|outlook| {
+                    outlook.unwrap_or_else(|taker| {
+                        takers.insert(taker);
+                        Shortage { full: 1, ..Shortage::default() }
+                    })
+                })
+                .collect();
             let lanes = self.routes.entry_mut(*route).lanes.iter_mut();
             for (lane, shortage) in lanes.zip(shortages) {
                 match Prospect::of(&shortage) {
@@ -85,17 +96,20 @@ impl Admission {
         for (ticket, shortage) in hopeless {
             self.refuse(ticket, |place| refusal(place, shortage));
         }
+        for taker in takers {
+            self.serve(now, taker);
+        }
         self.plan_forgetting();
     }
 
     /// Says what keeps a lane waiting.
-    fn outlook(&self, now: Instant, entry: &RouteEntry, lane: &Lane) -> Shortage {
-        let picked =
-            choice::pick(now, &self.providers, entry, &lane.need, lane.matched.as_deref(), None);
-        match picked {
-            Err(shortage) => shortage,
-            // Its turn comes with the `serve` of that provider.
-            Ok(_) => Shortage { full: 1, ..Shortage::default() },
+    ///
+    /// # Errors
+    /// Nothing does: this provider can take its head, since the one that it waited for is gone.
+    fn outlook(&self, now: Instant, entry: &RouteEntry, lane: &Lane) -> Result<Shortage, SlotId> {
+        match choice::pick(now, &self.providers, entry, &lane.ask, None) {
+            Err(shortage) => Ok(shortage),
+            Ok(pick) => Err(pick.slot),
         }
     }
 
@@ -215,8 +229,8 @@ pub(super) fn refusal(place: &Place, shortage: Shortage) -> Refused {
     match shortage.is_unsupported() {
         true => Refused::Unsupported {
             route: place.route.name.clone(),
-            method: place.need.method,
-            path: place.need.path,
+            method: place.ask.need.method,
+            path: place.ask.need.path,
         },
         false => Refused::no_ready(&place.route, shortage),
     }

@@ -133,6 +133,26 @@ impl Edge {
         }
     }
 
+    pub(crate) fn retry(&mut self, permit: Permit, elsewhere: bool) -> Result<Entry, Refused> {
+        let entry = self.admission.retry(self.now, permit, elsewhere);
+        self.drain();
+        entry
+    }
+
+    pub(crate) fn retry_waits(&mut self, permit: Permit, elsewhere: bool) -> Ticket {
+        match self.retry(permit, elsewhere) {
+            Ok(Entry::Waiting(ticket)) => ticket,
+            other => panic!("does not wait: {other:?}"),
+        }
+    }
+
+    pub(crate) fn retried(&mut self, permit: Permit) -> Permit {
+        match self.retry(permit, false) {
+            Ok(Entry::Granted(permit)) => permit,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> bool {
         let cancelled = self.admission.cancel(self.now, ticket);
         self.drain();

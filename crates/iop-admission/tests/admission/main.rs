@@ -5,4 +5,5 @@ mod counting;
 mod edge;
 mod fences;
 mod queue;
+mod retries;
 mod routes;
