@@ -15,8 +15,11 @@ use crate::refused::{Refused, Shortage, queue_retry_after};
 use crate::request::{Ask, Failed, Request};
 use crate::route::{Match, Route, RouteId, Routes};
 
+mod health;
 mod views;
 mod waiting;
+
+pub use health::StaleObservation;
 
 /// The Edge's providers, routes and queue.
 ///
@@ -36,6 +39,8 @@ pub struct Admission {
     /// Providers that may still be refusing.
     refusing: BTreeSet<SlotId>,
     next_forget: Option<Instant>,
+    /// When somebody who was left out is fit again or on offer.
+    next_turn: Option<Instant>,
     outputs: VecDeque<Output>,
     next_ticket: u64,
     grants: u64,
@@ -99,6 +104,7 @@ impl Admission {
             waiting_routes: BTreeSet::new(),
             refusing: BTreeSet::new(),
             next_forget: None,
+            next_turn: None,
             outputs: VecDeque::new(),
             next_ticket: 0,
             grants: 0,
@@ -257,7 +263,11 @@ impl Admission {
     }
 
     /// Gives a permit back because its attempt has returned.
-    pub fn release(&mut self, now: Instant, permit: Permit) {
+    pub fn release(&mut self, now: Instant, mut permit: Permit) {
+        if permit.served {
+            self.handle_served(now, &mut permit);
+        }
+        self.end_trial(&mut permit);
         let generation = permit.candidate.instance.generation;
         let slot = self.providers.slot_mut(permit.slot);
         slot.give_back(generation);
@@ -275,10 +285,11 @@ impl Admission {
     pub fn requeue(
         &mut self,
         now: Instant,
-        permit: Permit,
+        mut permit: Permit,
         cause: Requeue,
     ) -> Result<Entry, Refused> {
-        let Permit { place, slot: slot_id, candidate } = permit;
+        self.end_trial(&mut permit);
+        let Permit { place, slot: slot_id, candidate, .. } = permit;
         let instance = &candidate.instance;
         let slot = self.providers.slot_mut(slot_id);
         slot.give_back(instance.generation);
@@ -312,10 +323,11 @@ impl Admission {
     pub fn retry(
         &mut self,
         now: Instant,
-        permit: Permit,
+        mut permit: Permit,
         elsewhere: bool,
     ) -> Result<Entry, Refused> {
-        let Permit { mut place, slot: slot_id, candidate } = permit;
+        self.end_trial(&mut permit);
+        let Permit { mut place, slot: slot_id, candidate, .. } = permit;
         let Instance { node, provider, generation, .. } = &*candidate.instance;
         let slot = self.providers.slot_mut(slot_id);
         slot.give_back(*generation);
@@ -399,7 +411,7 @@ impl Admission {
         arrival: Arrival,
     ) -> Result<Entry, Refused> {
         match self.pick(now, route, &place) {
-            Ok(pick) => Ok(Entry::Granted(self.grant(route, place, pick))),
+            Ok(pick) => Ok(Entry::Granted(self.grant(now, route, place, pick))),
             Err(shortage) => self.wait(now, route, place, arrival, shortage).map(Entry::Waiting),
         }
     }
@@ -409,13 +421,14 @@ impl Admission {
         choice::pick(now, &self.providers, entry, &place.ask, place.affinity)
     }
 
-    fn grant(&mut self, route: RouteId, place: Place, pick: Pick) -> Permit {
+    fn grant(&mut self, now: Instant, route: RouteId, place: Place, pick: Pick) -> Permit {
         self.grants += 1;
         choice::take_turn(self.routes.entry_mut(route), pick.member);
         let slot = self.providers.slot_mut(pick.slot);
         let may_ask = place.route.settings.usage == UsageMode::Exact
             && slot.usage() == UsageMode::Exact
             && !slot.refuses_usage(&pick.target);
+        let trial = slot.overlay.begin(now, &pick.target, self.grants);
         let candidate = Candidate {
             instance: slot.take(self.grants),
             target: pick.target,
@@ -424,7 +437,7 @@ impl Admission {
             why: pick.why,
             has_others: pick.has_others,
         };
-        Permit { place, slot: pick.slot, candidate }
+        Permit { place, slot: pick.slot, candidate, trial, served: false }
     }
 
     fn wait(

@@ -11,7 +11,10 @@
 //! The figure is some seconds old and never filters.
 //!
 //! A candidate at which the request failed before comes after all others, and while another is ready
-//! and merely full the request waits for that one.
+//! and merely full the request waits for that one. Last come those that are left out as unavailable or
+//! because they asked for it (`provider/overlay.rs`): only where nobody else is ready, so that the last
+//! candidate of a route is never lost to a look. One of them that is on offer counts as any other, for
+//! one request at a time.
 
 use std::cmp::Reverse;
 use std::time::Instant;
@@ -19,7 +22,7 @@ use std::time::Instant;
 use iop_types::{Form, Policy, Target};
 
 use crate::permit::Why;
-use crate::provider::{Providers, SlotId};
+use crate::provider::{Fitness, Providers, SlotId};
 use crate::refused::Shortage;
 use crate::request::{AffinityKey, Ask};
 use crate::route::{Member, RouteEntry};
@@ -50,6 +53,7 @@ struct Qualified<'a> {
     member: &'a Member,
     target: Target,
     form: Form,
+    fitness: Fitness,
     /// In use or waiting inside, and room, for shares compared without division.
     load: (u64, u64),
     is_loaded: bool,
@@ -66,8 +70,8 @@ pub(crate) fn pick(
     ask: &Ask,
     affinity: Option<AffinityKey>,
 ) -> Result<Pick, Shortage> {
-    let mut first = Rank::default();
-    let mut last = Rank::default();
+    let mut ranks: [Rank<'_>; RANKS] = Default::default();
+    let mut is_spared = false;
     let mut home: Option<(u64, usize)> = None;
 
     for (index, member) in entry.members.iter().enumerate() {
@@ -76,12 +80,18 @@ pub(crate) fn pick(
         }
         let slot = providers.slot(member.slot);
         let target = member.resolve(slot, ask.matched.as_deref());
-        let has_failed =
-            target.as_ref().is_some_and(|target| ask.has_failed_at(&slot.id, target));
+        let (has_failed, fitness) = target.as_ref().map_or((false, Fitness::Fit), |target| {
+            (ask.has_failed_at(&slot.id, target), slot.overlay.fitness(now, target))
+        });
         if has_failed && ask.elsewhere {
+            is_spared |= slot.is_ready() && fitness != Fitness::LeftOut;
             continue;
         }
-        let rank = if has_failed { &mut last } else { &mut first };
+        let rank = &mut ranks[match (fitness, has_failed) {
+            (Fitness::Fit | Fitness::OnOffer, false) => UNTRIED,
+            (Fitness::Fit | Fitness::OnOffer, true) => FAILED,
+            (Fitness::LeftOut, _) => LEFT_OUT,
+        }];
         let wait = entry.route.settings.queue.wait_for_node;
         let form = slot.qualify(now, &ask.need, target.as_ref(), wait, &mut rank.shortage);
         let (Some(form), Some(target)) = (form, target) else { continue };
@@ -94,6 +104,7 @@ pub(crate) fn pick(
             has_queue: queued > 0,
             target,
             form,
+            fitness,
             load: (u64::from(slot.in_use()) + queued, u64::from(slot.room())),
             last_grant: slot.last_grant,
         };
@@ -103,8 +114,13 @@ pub(crate) fn pick(
         }
     }
 
-    let is_last_choice = first.best.is_none() && first.shortage.full == 0;
-    let chosen = if is_last_choice { last.after(first.shortage) } else { first };
+    // Not the last of the route: one that is well would only say the same again.
+    if is_spared {
+        ranks[LEFT_OUT].leave_out();
+    }
+    let [untried, failed, left_out] = ranks;
+    let is_first_choice = untried.has_anybody();
+    let chosen = untried.or(failed).or(left_out);
     let Rank { best, qualified, shortage } = chosen;
     let winner = best.ok_or(shortage)?;
     let is_home = home.is_some_and(|(_, index)| index == winner.index);
@@ -112,16 +128,40 @@ pub(crate) fn pick(
         member: winner.index,
         slot: winner.member.slot,
         why: why(entry, qualified, affinity, is_home, &winner),
-        has_others: !is_last_choice && qualified + shortage.full > 1,
+        has_others: is_first_choice && qualified + shortage.full > 1,
         target: winner.target,
         form: winner.form,
     })
 }
 
+/// Candidates in the order in which they are considered: one of a later rank only where nobody of the
+/// earlier ones is ready.
+const RANKS: usize = 3;
+const UNTRIED: usize = 0;
+/// The request failed there before.
+const FAILED: usize = 1;
+/// Seen to be unavailable, or asked to be left alone: the last candidate of a route is taken anyway.
+const LEFT_OUT: usize = 2;
+
 impl Rank<'_> {
-    /// Adds what was the matter with the candidates that come before these.
-    fn after(self, before: Shortage) -> Self {
-        Self { shortage: before.and(self.shortage), ..self }
+    /// Says whether somebody is ready, with or without room.
+    fn has_anybody(&self) -> bool {
+        self.best.is_some() || self.shortage.full > 0
+    }
+
+    /// Takes the next rank where nobody of this one is ready.
+    fn or(self, next: Self) -> Self {
+        if self.has_anybody() {
+            return self;
+        }
+        Self { shortage: self.shortage.and(next.shortage), ..next }
+    }
+
+    /// Counts whoever is ready as left out.
+    fn leave_out(&mut self) {
+        let full = std::mem::take(&mut self.shortage.full);
+        self.shortage.left_out += full + std::mem::take(&mut self.qualified);
+        self.best = None;
     }
 }
 
@@ -155,6 +195,11 @@ fn why(
     is_home: bool,
     winner: &Qualified<'_>,
 ) -> Why {
+    match winner.fitness {
+        Fitness::Fit => {}
+        Fitness::OnOffer => return Why::HalfOpen,
+        Fitness::LeftOut => return Why::LastResort,
+    }
     match (entry.route.settings.policy, affinity) {
         (Policy::Affinity, Some(_)) if is_home => Why::Affinity,
         (Policy::Affinity, Some(_)) => Why::AffinitySpilled,

@@ -42,7 +42,7 @@ mod provider;
 mod queue;
 mod route;
 
-pub use admission::{Admission, Admitted, Entry, Output};
+pub use admission::{Admission, Admitted, Entry, Output, StaleObservation};
 pub use config::{
     CandidateConfig, Config, ConfigError, ProviderId, ProviderSettings, QueueLimits, RouteConfig,
     RouteSettings,
@@ -51,4 +51,4 @@ pub use permit::{Candidate, Instance, Permit, Ticket, Why};
 pub use refused::{Refused, Shortage};
 pub use request::{AffinityKey, Need, Request};
 pub use route::Route;
-pub use view::{Gauges, Model, NotReady, ProviderView, RouteGauge};
+pub use view::{Gauges, Model, NotReady, ProviderView, RouteGauge, TargetHealth};

@@ -8,7 +8,7 @@ use iop_types::{
     StallTimeout, Target, UsageMode,
 };
 
-use crate::provider::SlotId;
+use crate::provider::{SlotId, Trial};
 use crate::request::{AffinityKey, Ask};
 use crate::route::Route;
 use std::time::Instant;
@@ -34,6 +34,10 @@ pub struct Permit {
     pub(crate) place: Place,
     pub(crate) slot: SlotId,
     pub(crate) candidate: Candidate,
+    /// Set while this request tries a target that was left out.
+    pub(crate) trial: Option<Trial>,
+    /// Whether it was served to its end.
+    pub(crate) served: bool,
 }
 
 impl Permit {
@@ -45,6 +49,16 @@ impl Permit {
     /// Returns the route that the request asked for.
     pub const fn route(&self) -> &Arc<Route> {
         &self.place.route
+    }
+
+    /// The provider served the request to its end; when the permit comes back, that clears its target.
+    pub const fn note_served(&mut self) {
+        self.served = true;
+    }
+
+    /// Says whether this request tries a target that was left out, and has not told how that went.
+    pub const fn is_trial(&self) -> bool {
+        self.trial.is_some()
     }
 
     /// Returns the request's place in the queue.
@@ -120,6 +134,10 @@ pub enum Why {
     Affinity,
     /// The home of the key was full or away; this one is next.
     AffinitySpilled,
+    /// It was left out as unavailable, and this request tries it.
+    HalfOpen,
+    /// It is left out, and nobody else is ready.
+    LastResort,
 }
 
 impl Why {
@@ -133,6 +151,8 @@ impl Why {
             Self::Weighted => "weighted",
             Self::Affinity => "affinity",
             Self::AffinitySpilled => "affinity_spilled",
+            Self::HalfOpen => "half_open",
+            Self::LastResort => "last_resort",
         }
     }
 }

@@ -7,8 +7,10 @@ use iop_types::{Generation, NodeId};
 
 use crate::config::{ProviderId, ProviderSettings};
 
+mod overlay;
 mod slot;
 
+pub(crate) use overlay::{Fitness, Trial};
 pub(crate) use slot::Slot;
 
 /// Position of a provider in the table; stays its own while any permit of it is out.
@@ -77,6 +79,12 @@ impl Providers {
     /// Returns the providers of one Node.
     pub(crate) fn of_node(&self, node: &NodeId) -> Vec<SlotId> {
         self.iter().filter(|(_, slot)| slot.id.node == *node).map(|(id, _)| id).collect()
+    }
+
+    /// Returns when a target of some provider is fit again, or on offer, by the passing of time.
+    pub(crate) fn next_turn(&mut self, now: Instant) -> Option<Instant> {
+        let slots = self.slots.iter_mut().flatten();
+        slots.filter_map(|slot| slot.overlay.next_turn(now)).min()
     }
 
     /// Returns the generation under which a Node is connected.

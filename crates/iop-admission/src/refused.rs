@@ -131,6 +131,8 @@ pub struct Shortage {
     pub unsuited: u32,
     /// Ready, with all capacity in use.
     pub full: u32,
+    /// Left out as unavailable, or because they asked to be left alone.
+    pub left_out: u32,
     /// Until when a candidate that is only away for a moment is waited for.
     pub(crate) returns_by: Option<Instant>,
 }
@@ -147,6 +149,7 @@ impl Shortage {
             + self.without_target
             + self.unsuited
             + self.full
+            + self.left_out
     }
 
     /// Counts the candidates of both.
@@ -161,6 +164,7 @@ impl Shortage {
             without_target: self.without_target + other.without_target,
             unsuited: self.unsuited + other.unsuited,
             full: self.full + other.full,
+            left_out: self.left_out + other.left_out,
             returns_by: self.returns_by.max(other.returns_by),
         }
     }
@@ -183,6 +187,7 @@ impl fmt::Display for Shortage {
             (self.failed, "failed"),
             (self.draining, "draining"),
             (self.without_target, "without the target"),
+            (self.left_out, "left out as unhealthy"),
             (self.unsuited, "unable to do this operation"),
         ];
         if of == 0 {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use iop_types::{AdapterType, Capabilities, Generation, ProviderState, RouteName, Target};
+use iop_types::{
+    AdapterType, Capabilities, Generation, HealthEvidence, ProviderState, RouteName, Target,
+};
 
 use crate::config::ProviderId;
 
@@ -50,8 +52,33 @@ pub struct ProviderView {
     pub zombies: u32,
     /// Requests that wait inside the provider, where it tells.
     pub queued: Option<u32>,
+    /// Targets of whose health something is known, by name.
+    pub health: Vec<TargetHealth>,
     /// What it can do.
     pub capabilities: Capabilities,
+}
+
+/// What is known of the health of one target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetHealth {
+    /// The target.
+    pub target: Target,
+    /// The last observation; `None` where there was none on this link.
+    pub health: Option<HealthEvidence>,
+    /// Its number.
+    pub seq: Option<u64>,
+    /// How old it is.
+    pub seen_ago: Option<Duration>,
+    /// How long the target has been left out of choices; `None` where it is not.
+    pub left_out_for: Option<Duration>,
+    /// When one request may try it; zero from then on.
+    pub trial_in: Option<Duration>,
+    /// Whether one is trying it.
+    pub on_trial: bool,
+    /// Trials that failed in a row.
+    pub failed_trials: u32,
+    /// How much longer the provider asked to be left alone.
+    pub cooling_for: Option<Duration>,
 }
 
 /// Figures for metrics and `iop status`.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iop_admission::{Admission, Candidate, Entry, Output, Permit, Refused, Request, Route, Ticket};
 use iop_types::Requeue;
@@ -195,16 +195,57 @@ impl Drop for Queued {
 pub(crate) struct Held {
     desk: Arc<Desk>,
     permit: Option<Permit>,
+    /// Whether its provider failed the request: what follows is the tail of that.
+    is_spoilt: bool,
 }
 
 impl Held {
     fn new(desk: &Arc<Desk>, permit: Permit) -> Self {
-        Self { desk: Arc::clone(desk), permit: Some(permit) }
+        Self { desk: Arc::clone(desk), permit: Some(permit), is_spoilt: false }
     }
 
     /// Returns who executes the request.
     pub(crate) fn candidate(&self) -> &Candidate {
         self.permit().candidate()
+    }
+
+    /// The provider gets on with the request.
+    pub(crate) fn note_progress(&mut self) {
+        if self.permit().is_trial() && !self.is_spoilt {
+            self.with_permit(Admission::handle_served);
+        }
+    }
+
+    /// The provider answered to the end.
+    pub(crate) fn note_served(&mut self) {
+        self.note_progress();
+        if !self.is_spoilt
+            && let Some(permit) = &mut self.permit
+        {
+            permit.note_served();
+        }
+    }
+
+    /// The provider failed the request: what it still says of it is no service.
+    pub(crate) fn note_failed(&mut self) {
+        self.is_spoilt = true;
+        if self.permit().is_trial() {
+            self.with_permit(Admission::handle_failed);
+        }
+    }
+
+    /// The provider has too much to do, and asked to be left alone for this long.
+    pub(crate) fn note_throttled(&mut self, wish: Option<Duration>) {
+        self.is_spoilt = true;
+        if let Some(time) = wish {
+            self.with_permit(|admission, now, permit| admission.cool(now, permit, time));
+        }
+    }
+
+    fn with_permit(&mut self, tell: impl FnOnce(&mut Admission, Instant, &mut Permit)) {
+        let Self { desk, permit, .. } = self;
+        let permit = permit.as_mut().expect("a permit is taken once, by value");
+        desk.tell(|admission, now| tell(admission, now, permit));
     }
 
     /// The target refused `stream_options`: it is not asked again.
@@ -241,7 +282,6 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::time::Duration;
 
     use futures_util::poll;
     use iop_admission::{Config, Need, QueueLimits, RouteSettings};

@@ -13,7 +13,7 @@ use iop_net::link::{EdgeHost, EdgeLink, LinkStats};
 use iop_types::{CloseReason, ErrorCode, Generation, HealthObservation, InstanceId, NodeId};
 use iop_wire::v1;
 use jiff::Timestamp;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::admit::Desk;
 use crate::bridge;
@@ -134,6 +134,29 @@ impl Group {
         all.into_iter().map(|(node, linked)| NodeView { node: node.clone(), linked }).collect()
     }
 
+    /// Takes in what a Node observed on the link of this generation.
+    pub(crate) fn take_in(
+        &self,
+        node: &NodeId,
+        generation: Generation,
+        observation: &HealthObservation,
+    ) {
+        let HealthObservation { provider, target, health, seq } = observation;
+        let taken = self.desk.tell(|admission, now| {
+            admission.handle_observation(now, node, generation, observation)
+        });
+        match taken {
+            Ok(()) => {
+                self.metrics.count_observation(health.provider_health());
+                info!(%node, %provider, %target, %health, seq, "target looked at");
+            }
+            Err(stale) => {
+                self.metrics.count_observation_refused(stale.as_str());
+                debug!(%node, %provider, %target, seq, %stale, "refused a health observation");
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,8 +241,7 @@ impl EdgeHost for Group {
     }
 
     fn observed(&self, link: &EdgeLink, observation: v1::HealthObservation) {
-        let HealthObservation { provider, target, health, seq } = observation.into();
-        info!(node = %link.node(), %provider, %target, %health, seq, "target looked at");
+        self.take_in(link.node(), link.generation(), &observation.into());
     }
 
     fn draining(&self, link: &EdgeLink) {

@@ -27,6 +27,8 @@ pub(crate) struct Metrics {
     attempts: Family<AttemptOutcome, Counter>,
     requeues: Family<Reason, Counter>,
     links_closed: Family<Reason, Counter>,
+    observations: Family<Health, Counter>,
+    observations_refused: Family<Reason, Counter>,
     refused: Family<Reason, Counter>,
     tokens: Family<Tokens, Counter>,
     duration: Histogram,
@@ -50,6 +52,11 @@ struct AttemptOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
     reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Health {
+    health: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -87,6 +94,8 @@ impl Metrics {
             attempts: Family::default(),
             requeues: Family::default(),
             links_closed: Family::default(),
+            observations: Family::default(),
+            observations_refused: Family::default(),
             refused: Family::default(),
             tokens: Family::default(),
             duration: seconds(),
@@ -120,6 +129,16 @@ impl Metrics {
             self.requeues.clone(),
         );
         registry.register("links_closed", "Links that ended, by reason", self.links_closed.clone());
+        registry.register(
+            "health_observations",
+            "Health observations of nodes that were taken, by evidence",
+            self.observations.clone(),
+        );
+        registry.register(
+            "health_observations_refused",
+            "Health observations of nodes that were stale, by reason",
+            self.observations_refused.clone(),
+        );
         registry.register(
             "requests_refused",
             "Requests refused before admission, by code",
@@ -187,6 +206,16 @@ impl Metrics {
     /// A link ended.
     pub(crate) fn count_link_closed(&self, reason: &'static str) {
         self.links_closed.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// A health observation was taken.
+    pub(crate) fn count_observation(&self, health: &'static str) {
+        self.observations.get_or_create(&Health { health }).inc();
+    }
+
+    /// A health observation was stale.
+    pub(crate) fn count_observation_refused(&self, reason: &'static str) {
+        self.observations_refused.get_or_create(&Reason { reason }).inc();
     }
 
     /// Tokens went by.

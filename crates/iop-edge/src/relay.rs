@@ -23,6 +23,7 @@ mod answer;
 mod attempt;
 mod call;
 mod client;
+mod health;
 mod passage;
 mod state;
 mod translation;

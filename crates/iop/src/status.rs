@@ -118,6 +118,20 @@ struct Provider {
     in_use: u32,
     zombies: u32,
     queued: Option<u32>,
+    #[serde(default)]
+    health: Vec<TargetHealth>,
+}
+
+#[derive(Deserialize)]
+struct TargetHealth {
+    target: String,
+    health: Option<String>,
+    health_observation_seq: Option<u64>,
+    observed_ms_ago: Option<u64>,
+    left_out_ms: Option<u64>,
+    next_trial_in_ms: Option<u64>,
+    on_trial: bool,
+    cooling_ms: Option<u64>,
 }
 
 fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
@@ -163,6 +177,7 @@ fn show(status: &Status, nodes: &[Node], providers: &[Provider]) -> String {
         text.push('\n');
         let rows: Vec<_> = providers.iter().map(|provider| provider_row(provider, nodes)).collect();
         text.push_str(&table(PROVIDER_HEADINGS, &rows));
+        text.push_str(&health_lines(providers));
     }
     text
 }
@@ -184,7 +199,7 @@ pub(crate) fn node_table(answer: &Value) -> Result<String, AskError> {
 pub(crate) fn provider_table(answer: &Value, nodes: &Value) -> Result<String, AskError> {
     let (Providers { providers }, Nodes { nodes }) = (read(answer)?, read(nodes)?);
     let rows: Vec<_> = providers.iter().map(|provider| provider_row(provider, &nodes)).collect();
-    Ok(table(PROVIDER_HEADINGS, &rows))
+    Ok(table(PROVIDER_HEADINGS, &rows) + &health_lines(&providers))
 }
 
 fn read<T: serde::de::DeserializeOwned>(answer: &Value) -> Result<T, AskError> {
@@ -248,6 +263,40 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
     ]
 }
 
+/// One line for each target of whose health something is known.
+fn health_lines(providers: &[Provider]) -> String {
+    let targets = providers.iter().flat_map(|provider| {
+        provider.health.iter().map(move |health| {
+            let place = format!("{}/{}", provider.node, provider.provider);
+            format!("{} {}: {}\n", shown(&place), shown(&health.target), health.tell())
+        })
+    });
+    targets.collect()
+}
+
+impl TargetHealth {
+    /// Says what was seen and what follows from it.
+    fn tell(&self) -> String {
+        let mut parts = Vec::new();
+        if let (Some(health), Some(seq)) = (&self.health, self.health_observation_seq) {
+            let ago = millis(self.observed_ms_ago.unwrap_or_default());
+            parts.push(format!("{} {ago} ago (observation {seq})", shown(health)));
+        }
+        if let Some(since) = self.left_out_ms {
+            parts.push(format!("left out for {}", millis(since)));
+            parts.push(match self.next_trial_in_ms {
+                _ if self.on_trial => "one request tries it".to_owned(),
+                Some(wait) if wait > 0 => format!("next trial in {}", millis(wait)),
+                Some(_) | None => "the next request may try it".to_owned(),
+            });
+        }
+        if let Some(left) = self.cooling_ms {
+            parts.push(format!("asked to be left alone for {}", millis(left)));
+        }
+        parts.join(", ")
+    }
+}
+
 /// What both directions of a link have of their budgets.
 fn credits(link: &Link) -> String {
     let (bodies, answers) = (credit(&link.body_credit), credit(&link.answer_credit));
@@ -280,6 +329,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_target_that_is_left_out_says_since_when_and_until_when() {
+        let mut provider = json!({
+            "node": "box", "provider": "ollama", "adapter": "ollama", "state": "ready", "ready": true,
+            "targets": ["m"], "capacity": 4, "in_use": 0, "zombies": 0, "queued": null,
+            "health": [{
+                "target": "m", "health": "unavailable", "health_observation_seq": 3,
+                "observed_ms_ago": 2_000, "left_out_ms": 12_000, "next_trial_in_ms": 18_000,
+                "on_trial": false,
+            }],
+        });
+        let told =
+            |provider: &Value| health_lines(&[Provider::deserialize(provider.clone()).unwrap()]);
+        assert_eq!(
+            told(&provider),
+            "box/ollama m: unavailable 2.0 s ago (observation 3), left out for 12.0 s, next trial in \
+             18.0 s\n"
+        );
+        provider["health"] = json!([{ "target": "m", "on_trial": false, "cooling_ms": 5_000 }]);
+        assert_eq!(told(&provider), "box/ollama m: asked to be left alone for 5.0 s\n");
+    }
 
     #[test]
     fn two_nodes_fit_a_hundred_columns_and_the_budgets_of_their_links_are_shown() {

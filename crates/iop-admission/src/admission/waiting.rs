@@ -25,7 +25,7 @@ impl Admission {
     pub(super) fn serve_next(&mut self, now: Instant, ticket: Ticket, route: RouteId) {
         let Some(place) = self.take_place(ticket) else { return };
         let output = match self.pick(now, route, &place) {
-            Ok(pick) => Output::Granted { ticket, permit: self.grant(route, place, pick) },
+            Ok(pick) => Output::Granted { ticket, permit: self.grant(now, route, place, pick) },
             // `next_for` and `pick` ask the same questions, so that this is not met; if it ever is,
             // the request hears why instead of waiting for nobody.
             Err(shortage) => {
@@ -56,8 +56,9 @@ impl Admission {
                         member.slot == slot_id
                             && member.resolve(slot, lane.ask.matched.as_deref()).is_some()
                     })
-                    // Who failed here before may have to wait for another.
-                    && (lane.ask.failed.is_empty()
+                    // Who failed here before, or where this one is left out, may have to wait for
+                    // another.
+                    && ((lane.ask.failed.is_empty() && slot.overlay.is_clear())
                         || choice::pick(now, &self.providers, entry, &lane.ask, None).is_ok())
             });
             lanes.filter_map(|lane| lane.head()).map(|place| (place.ticket, *route))
@@ -100,6 +101,7 @@ impl Admission {
             self.serve(now, taker);
         }
         self.plan_forgetting();
+        self.plan_turns(now);
     }
 
     /// Says what keeps a lane waiting.
@@ -155,7 +157,13 @@ impl Admission {
             .iter()
             .filter(|_| !self.waiting.is_empty())
             .filter_map(|slot| self.providers.slot(*slot).refusal_lapses_at());
-        queue.into_iter().chain(waiting).chain(refusing).chain(self.next_forget).min()
+        queue
+            .into_iter()
+            .chain(waiting)
+            .chain(refusing)
+            .chain(self.next_forget)
+            .chain(self.next_turn)
+            .min()
     }
 
     /// Time has passed: queue timeouts, returns that did not come, refusals that lapse, and targets

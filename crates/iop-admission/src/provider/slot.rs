@@ -20,6 +20,7 @@ use iop_types::{
     UsageMode,
 };
 
+use super::overlay::Overlay;
 use crate::config::{ProviderId, ProviderSettings};
 use crate::permit::Instance;
 use crate::refused::Shortage;
@@ -50,6 +51,8 @@ pub(crate) struct Slot {
     pub(crate) names: BTreeMap<RouteName, Target>,
     /// Number of the last grant, to take turns among equals.
     pub(crate) last_grant: u64,
+    /// Who of its targets is left out.
+    pub(crate) overlay: Overlay,
     settings: ProviderSettings,
     /// As last reported; outlives the link so that what it can do stays known.
     instance: Option<Arc<Instance>>,
@@ -97,6 +100,7 @@ impl Slot {
             routes: BTreeSet::new(),
             names: BTreeMap::new(),
             last_grant: 0,
+            overlay: Overlay::default(),
             settings,
             instance: None,
             presence: Presence::Away,
@@ -151,6 +155,7 @@ impl Slot {
         if status.state == ProviderState::Ready || !status.targets.is_empty() {
             self.target_set = status.targets.iter().cloned().collect();
             self.targets = status.targets;
+            self.overlay.retain(|target| self.target_set.contains(target));
         }
         self.loaded = status.loaded.into_iter().collect();
         self.capacity = status.capacity;
@@ -170,6 +175,7 @@ impl Slot {
             // A Node that drained on purpose is away from now on, not since it began to drain.
             self.unready_since = Some(now);
         }
+        self.overlay.handle_away();
         self.refusal = None;
         self.loaded.clear();
         self.zombies = 0;
@@ -324,6 +330,11 @@ impl Slot {
         self.target_set.get(format!("{name}{LATEST}").as_str()).cloned()
     }
 
+    /// Says whether exactly this target is listed.
+    pub(crate) fn serves(&self, target: &Target) -> bool {
+        self.target_set.contains(target)
+    }
+
     pub(crate) fn has_target_under(&self, prefix: &str) -> bool {
         self.targets.iter().any(|target| target.as_str().starts_with(prefix))
     }
@@ -449,6 +460,7 @@ impl Slot {
             fenced_in_use: self.fenced_in_use,
             zombies: self.zombies,
             queued: self.queued,
+            health: self.overlay.view(now),
             capabilities: self.capabilities().cloned().unwrap_or_default(),
         }
     }

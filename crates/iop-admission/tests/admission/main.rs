@@ -4,6 +4,7 @@ mod choice;
 mod counting;
 mod edge;
 mod fences;
+mod health;
 mod queue;
 mod retries;
 mod routes;

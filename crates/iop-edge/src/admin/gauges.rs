@@ -1,5 +1,6 @@
 //! Gauges, read off the state of the Edge when somebody looks.
 
+use iop_admission::{ProviderView, TargetHealth};
 use iop_net::link::BudgetStats;
 use iop_types::ProviderState;
 
@@ -96,7 +97,7 @@ fn queue(core: &Core) -> Vec<Gauge> {
 
 fn providers(core: &Core) -> Vec<Gauge> {
     let views = core.desk.tell(|admission, now| admission.providers(now));
-    let family = |name, help, value: &dyn Fn(&iop_admission::ProviderView) -> Option<f64>| Gauge {
+    let family = |name, help, value: &dyn Fn(&ProviderView) -> Option<f64>| Gauge {
         name,
         help,
         counts: false,
@@ -111,7 +112,7 @@ fn providers(core: &Core) -> Vec<Gauge> {
             })
             .collect(),
     };
-    vec![
+    let mut gauges = vec![
         family("provider_ready", "Whether the provider takes requests", &|view| {
             Some(f64::from(u8::from(view.ready && view.state == ProviderState::Ready)))
         }),
@@ -129,6 +130,34 @@ fn providers(core: &Core) -> Vec<Gauge> {
         }),
         family("provider_queued", "Requests that wait in the server, where it tells", &|view| {
             view.queued.map(f64::from)
+        }),
+    ];
+    gauges.extend(health(&views));
+    gauges
+}
+
+/// Each target of whose health something is known.
+fn health(views: &[ProviderView]) -> [Gauge; 2] {
+    let family = |name, help, value: fn(&TargetHealth) -> bool| {
+        let targets = views.iter().flat_map(|view| view.health.iter().map(move |of| (view, of)));
+        let values = targets.map(|(view, health)| {
+            let labels = vec![
+                ("node", view.id.node.to_string()),
+                ("provider", view.id.provider.to_string()),
+                ("target", health.target.to_string()),
+            ];
+            (labels, f64::from(u8::from(value(health))))
+        });
+        Gauge { name, help, counts: false, values: values.collect() }
+    };
+    [
+        family(
+            "target_left_out",
+            "Whether the target is left out of choices as unavailable",
+            |of| of.left_out_for.is_some(),
+        ),
+        family("target_cooling", "Whether the target's provider asked to be left alone", |of| {
+            of.cooling_for.is_some()
         }),
     ]
 }

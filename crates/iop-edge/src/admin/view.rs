@@ -1,11 +1,14 @@
 //! The Edge's state as JSON. What is unknown is absent.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use iop_admission::ProviderId;
 use iop_config::Mode;
 use iop_store::{Health, Run};
-use iop_types::{Generation, InstanceId, NodeId, ProviderKey, ProviderState, RouteName, Target};
+use iop_types::{
+    Generation, HealthEvidence, InstanceId, NodeId, ProviderKey, ProviderState, RouteName, Target,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -212,6 +215,48 @@ struct Provider {
     zombies: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     queued: Option<u32>,
+    /// Targets of whose health something is known on this link.
+    health: Vec<TargetHealth>,
+}
+
+/// What is known of the health of one target.
+#[derive(Debug, Serialize)]
+struct TargetHealth {
+    target: Target,
+    /// `available`, `unavailable` or `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health_observation_seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    observed_ms_ago: Option<u64>,
+    left_out: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_trial_in_ms: Option<u64>,
+    on_trial: bool,
+    failed_trials: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cooling_ms: Option<u64>,
+}
+
+impl From<iop_admission::TargetHealth> for TargetHealth {
+    fn from(of: iop_admission::TargetHealth) -> Self {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            target: of.target,
+            health: of.health.map(HealthEvidence::provider_health),
+            health_observation_seq: of.seq,
+            observed_ms_ago: of.seen_ago.map(ms),
+            left_out: of.left_out_for.is_some(),
+            left_out_ms: of.left_out_for.map(ms),
+            next_trial_in_ms: of.trial_in.map(ms),
+            on_trial: of.on_trial,
+            failed_trials: of.failed_trials,
+            cooling_ms: of.cooling_for.map(ms),
+        }
+    }
 }
 
 pub(super) fn providers(core: &Core) -> Providers {
@@ -230,6 +275,7 @@ pub(super) fn providers(core: &Core) -> Providers {
         in_use: view.in_use + view.fenced_in_use,
         zombies: view.zombies,
         queued: view.queued,
+        health: view.health.into_iter().map(TargetHealth::from).collect(),
     });
     Providers { providers: providers.collect() }
 }

@@ -207,6 +207,7 @@ impl State {
 
     /// Tells the machine what was heard; what is the client's goes into its answer.
     pub(super) fn handle_answer(&mut self, request: &Request, now: Instant, heard: Heard) {
+        self.note_health(request, &heard);
         match heard {
             Heard::Step(Step::Frame(frame)) => self.handle_frame(now, frame),
             Heard::Step(Step::Event(event)) => self.handle_event(now, event),
