@@ -54,8 +54,8 @@ routes:
     # timeout: 10m                  # absent: no bound on a whole request
     queue: {{ max_waiting: {waiting}, timeout: {queue}, wait_for_node: {away} }}
     usage: exact
-    hold_head: {hold}                  # acts with recovery
-    recovery: full                  # off | connect_only | full; to come
+    hold_head: {hold}                  # 0: a stream's head is never kept back
+    recovery: full                  # off | connect_only | full: a request may run twice
 discovered_routes: true
 
 limits:

@@ -30,13 +30,14 @@ pub struct Route {
     #[schemars(schema_with = "schema::usage")]
     pub usage: UsageMode,
     /// How long the head of a stream is held back until its first progress, so that an early
-    /// failure can still be retried. 0 means not at all. Acts with recovery, which is to come.
+    /// failure can still be tried again elsewhere. 0 means not at all. Only where `recovery` is
+    /// `full`: [recovery](recovery.md).
     #[serde(default = "default_hold_head", with = "duration::text")]
     #[schemars(schema_with = "schema::duration")]
     pub hold_head: Duration,
     /// Which failures may be tried again, while no byte of the response has reached the client. A
-    /// request that may have reached a provider can then be executed twice. Recovery is to come:
-    /// no failure is tried again yet.
+    /// request that may have reached a provider can then be executed twice:
+    /// [recovery](recovery.md).
     #[serde(default)]
     #[schemars(schema_with = "schema::recovery")]
     pub recovery: Recovery,

@@ -19,8 +19,11 @@ pub struct Grant {
     pub generation: Generation,
     /// How the request travels.
     pub form: Form,
-    /// Why this candidate.
+    /// Why this candidate; of an attempt that follows a failure, the failure's
+    /// [`Reason`](crate::Reason).
     pub why: &'static str,
+    /// Whether another candidate at which the request has not failed was ready.
+    pub has_others: bool,
     /// Whether the Edge adds `stream_options.include_usage`: the request is a stream, usage is
     /// `exact`, and the client did not send the option itself.
     pub asks_usage: bool,
@@ -43,7 +46,7 @@ pub struct AttemptRecord {
     pub ended_at: Option<Duration>,
     /// Its outcome.
     pub end: Option<AttemptEnd>,
-    /// Whether another attempt would have been allowed, by the verdict of [`crate::recovery`].
+    /// Whether another attempt was allowed after it, by the verdict of [`crate::recovery`].
     pub recovery_eligible: bool,
 }
 
@@ -58,6 +61,16 @@ impl AttemptRecord {
             ended_at: None,
             end: None,
             recovery_eligible: false,
+        }
+    }
+
+    /// Says whether it was let in by a gate, as far as is known, and counts as an attempt: asking once
+    /// more without an option of ours does not.
+    pub(crate) const fn has_passed(&self) -> bool {
+        match &self.end {
+            Some(AttemptEnd::Requeued(_) | AttemptEnd::UsageOptionRefused) => false,
+            Some(AttemptEnd::Completed | AttemptEnd::Cancelled(_) | AttemptEnd::Failed(_))
+            | None => true,
         }
     }
 

@@ -23,6 +23,9 @@ impl Default for Deadlines {
     }
 }
 
+/// What another attempt takes at the very least: a connection and one token.
+const LEAST_TIME: Duration = Duration::from_millis(100);
+
 /// The bounds as points in time; the first falls away with the first progress.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -38,6 +41,17 @@ impl Clock {
 
     pub(crate) const fn note_progress(&mut self) {
         self.has_progressed = true;
+    }
+
+    /// What had progressed is discarded: the bound on the first progress is what it was.
+    pub(crate) const fn forget_progress(&mut self) {
+        self.has_progressed = false;
+    }
+
+    /// Says whether another attempt could begin to answer in time.
+    pub(crate) fn has_time(&self, now: Instant) -> bool {
+        let bounds = [self.limits.first_progress, self.limits.whole];
+        bounds.into_iter().flatten().all(|limit| self.received + limit >= now + LEAST_TIME)
     }
 
     /// Returns the time since the receipt.

@@ -3,19 +3,23 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use iop_types::{Attempt, CloseReason, ErrorCode, Failure, Form, Refusal, Requeue};
+use iop_types::{Attempt, CloseReason, ErrorCode, Failure, Form, Recovery, Refusal, Requeue};
 
 use crate::attempt::{AttemptEnd, AttemptRecord, Grant, USAGE_OPTION_REFUSED};
 use crate::deadline::{Clock, Deadlines};
-use crate::outcome::{self, ClientEnd, Commitment, Ended, Finish, Outcome};
-use crate::recovery::{self, Facts, Next, Verdict};
+use crate::outcome::{self, ClientEnd, Commitment, Ended, Evidence, Finish, Outcome};
+use crate::recovery::{self, Facts, Next, Policy, Reason};
 
 /// How long an attempt that was cancelled keeps its permit without having returned: the Node's close
 /// grace is 2 s, the rest is for a slow link. The Node's gate stays the authority.
 pub const RETURN_WAIT: Duration = Duration::from_secs(10);
 
+/// How long the answer of a provider that refused is waited for before it passes as it comes: errors
+/// are short and come with their head.
+const REFUSAL_WAIT: Duration = Duration::from_secs(2);
+
 /// What is known of a request when it was received.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Spec {
     /// When it was received.
     pub received: Instant,
@@ -25,6 +29,8 @@ pub struct Spec {
     pub streamed: bool,
     /// Whether it is a chat or a completion, whose whole answer has a finish reason.
     pub has_finish: bool,
+    /// How far it may be tried again.
+    pub policy: Policy,
 }
 
 /// The life of one request.
@@ -41,6 +47,10 @@ pub struct Dispatch {
     attempts: Vec<AttemptRecord>,
     queued: Duration,
     refused_sends: u32,
+    /// Why further attempts are made.
+    reason: Option<Reason>,
+    /// What ends the request if no further attempt can be made.
+    fallback: Option<Fallback>,
     outcome: Option<Outcome>,
     late: u32,
     outputs: VecDeque<Output>,
@@ -55,7 +65,12 @@ enum State {
     Sent,
     /// The response is not the client's; when it has ended, the candidate is asked again.
     Discarding,
-    /// The provider's head is known and nothing of the result.
+    /// The provider's head is known and kept back until the first progress, or until then.
+    HeadHeld { commitment: Commitment, until: Instant },
+    /// A provider's refusal is kept back until it is whole, or until then: another provider may do
+    /// better.
+    RefusalHeld { status: u16, until: Instant },
+    /// The provider's head is the client's, and nothing of the result is known.
     HeadKnown(Commitment),
     /// The result comes in.
     Streaming(Commitment),
@@ -64,6 +79,16 @@ enum State {
         /// Until when an attempt that was cut may still hold its permit.
         returning: Option<Instant>,
     },
+}
+
+/// The end of an attempt that was followed by another.
+#[derive(Debug)]
+struct Fallback {
+    failure: Failure,
+    /// Whether it was a provider's answer, which says more than that nobody could be reached.
+    is_answer: bool,
+    /// Whether the host keeps that answer.
+    is_kept: bool,
 }
 
 /// What the host is to do.
@@ -78,12 +103,27 @@ pub enum Output {
     LeaveQueue,
     /// Give the permit back for the old place in the queue, and tell the answer.
     Requeue(Requeue),
+    /// Give the permit back for the old place in the queue, for another candidate, and tell the
+    /// answer. What was kept of the response is discarded.
+    Retry(Retry),
+    /// The head that was held is the client's, and so is what came behind it.
+    ReleaseHead,
     /// Give the permit back: the attempt has returned.
     Release,
     /// Remember that this target refuses `stream_options`.
     RememberUsageRefusal,
     /// The request is over. Only [`Self::Release`] may follow.
     Finish(Finish),
+}
+
+/// One retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Why.
+    pub reason: Reason,
+    /// Whether the response is kept until the request is over: it may be the last one that a provider
+    /// gives ([`ClientEnd::KeptAnswer`]). It takes the place of an earlier one.
+    pub keeps_answer: bool,
 }
 
 /// One send.
@@ -108,6 +148,8 @@ pub enum CancelCause {
     ClientStalled,
     /// A deadline passed.
     Deadline,
+    /// An operator ended the request.
+    Operator,
     /// The Edge's drain is over.
     ShuttingDown,
 }
@@ -118,13 +160,17 @@ pub enum CancelCause {
 pub enum Relay {
     /// It is the client's.
     Forward,
+    /// It is kept for the client until [`Output::ReleaseHead`] or [`Output::Retry`]. The host bounds
+    /// what it keeps by [`Dispatch::handle_full`].
+    Hold,
     /// It is nobody's.
     Discard,
 }
 
 impl Dispatch {
     /// Begins with a request that asks admission for a permit.
-    pub const fn new(spec: Spec) -> Self {
+    pub fn new(spec: Spec) -> Self {
+        spec.policy.budget.note_request(spec.received);
         Self {
             clock: Clock::new(spec.received, spec.deadlines),
             state: State::Queued { since: spec.received },
@@ -132,6 +178,8 @@ impl Dispatch {
             attempts: Vec::new(),
             queued: Duration::ZERO,
             refused_sends: 0,
+            reason: None,
+            fallback: None,
             outcome: None,
             late: 0,
             outputs: VecDeque::new(),
@@ -143,7 +191,7 @@ impl Dispatch {
     /// Admission granted a permit.
     ///
     /// A grant that comes too late is released at once.
-    pub fn handle_granted(&mut self, now: Instant, grant: Grant) {
+    pub fn handle_granted(&mut self, now: Instant, mut grant: Grant) {
         self.claim_overdue(now);
         let State::Queued { since } = self.state else {
             self.late += 1;
@@ -151,22 +199,32 @@ impl Dispatch {
             return;
         };
         self.queued += now.saturating_duration_since(since);
+        if let Some(reason) = self.reason {
+            grant.why = reason.as_str();
+        }
         self.send(now, grant);
     }
 
-    /// Admission refused the request, at once or after it waited.
+    /// Admission refused the request, at once or after it waited. Where an attempt was made before,
+    /// its end is the request's.
     pub fn handle_refused(&mut self, now: Instant, failure: Failure) {
         self.claim_overdue(now);
         match self.state {
             State::Queued { since } => {
                 self.queued += now.saturating_duration_since(since);
-                self.finish(Finish {
-                    client: ClientEnd::Error(failure.clone()),
-                    outcome: Outcome::Failed(failure),
-                });
+                let finish = match self.fallback.take() {
+                    Some(fallback) => fallback.finish(),
+                    None => Finish {
+                        client: ClientEnd::Error(failure.clone()),
+                        outcome: Outcome::Failed(failure),
+                    },
+                };
+                self.finish(finish);
             }
             State::Sent
             | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
             | State::HeadKnown(_)
             | State::Streaming(_)
             | State::Done { .. } => self.late += 1,
@@ -179,9 +237,14 @@ impl Dispatch {
     pub fn handle_unsent(&mut self, now: Instant, cause: Requeue) {
         self.claim_overdue(now);
         match self.state {
-            State::Sent | State::Discarding | State::HeadKnown(_) | State::Streaming(_) => {
-                let verdict = recovery::judge_unsent(self.facts(), cause);
-                self.follow(now, verdict);
+            State::Sent
+            | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
+            | State::HeadKnown(_)
+            | State::Streaming(_) => {
+                let next = recovery::judge_unsent(&self.facts(now), cause);
+                self.follow(now, next);
             }
             // A head that was cancelled while it still waited in the link.
             State::Done { returning: Some(_) } => self.returned(),
@@ -189,7 +252,7 @@ impl Dispatch {
         }
     }
 
-    /// The head of a tunnel's response came: on [`Relay::Forward`] it goes to the client now.
+    /// The head of a tunnel's response came.
     pub fn handle_head(&mut self, now: Instant, status: u16) -> Relay {
         self.claim_overdue(now);
         match self.state {
@@ -197,35 +260,40 @@ impl Dispatch {
                 if let Some(attempt) = self.attempts.last_mut() {
                     attempt.head_at = Some(self.clock.since_receipt(now));
                 }
-                if recovery::is_usage_refusal(self.facts(), Some(status)) {
+                let facts = self.facts(now);
+                if recovery::is_usage_refusal(&facts, Some(status)) {
                     self.state = State::Discarding;
                     return Relay::Discard;
                 }
+                if recovery::is_held_refusal(&facts, status) {
+                    self.state = State::RefusalHeld { status, until: now + REFUSAL_WAIT };
+                    return Relay::Hold;
+                }
                 self.note_usage_answer(status);
                 self.clock.note_progress();
-                self.state = State::HeadKnown(Commitment::Tunnel { status });
-                Relay::Forward
+                let is_held = self.spec.streamed && (200..300).contains(&status);
+                self.know_head(now, Commitment::Tunnel { status }, is_held)
             }
             State::Queued { .. }
             | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
             | State::HeadKnown(_)
             | State::Streaming(_)
             | State::Done { .. } => self.ignore(),
         }
     }
 
-    /// A run started: its provider answered with success.
-    ///
-    /// On [`Relay::Forward`] the head of a streamed answer goes to the client now.
+    /// A run started: its provider answered with success. What is said of it is about the head of a
+    /// streamed answer.
     pub fn handle_start(&mut self, now: Instant) -> Relay {
         self.claim_overdue(now);
         match self.state {
-            State::Sent => {
-                self.start_run(now);
-                Relay::Forward
-            }
+            State::Sent => self.start_run(now),
             State::Queued { .. }
             | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
             | State::HeadKnown(_)
             | State::Streaming(_)
             | State::Done { .. } => self.ignore(),
@@ -244,12 +312,19 @@ impl Dispatch {
                 }
                 Relay::Forward
             }
+            State::HeadHeld { commitment, .. } if progress => {
+                self.note_first_token(now, commitment);
+                self.outputs.push_back(Output::ReleaseHead);
+                Relay::Forward
+            }
+            State::HeadHeld { .. } | State::RefusalHeld { .. } => Relay::Hold,
             // A run may answer without a start of its own.
             State::Sent if self.form() == Some(Form::Run) => {
-                let commitment = self.start_run(now);
-                if progress {
-                    self.note_first_token(now, commitment);
+                let relay = self.start_run(now);
+                if !progress {
+                    return relay;
                 }
+                self.note_first_token(now, self.commitment_of_run());
                 Relay::Forward
             }
             State::Discarding => Relay::Discard,
@@ -257,14 +332,23 @@ impl Dispatch {
         }
     }
 
+    /// The host keeps as much of a held response as it may: it goes to the client now.
+    pub fn handle_full(&mut self) {
+        self.release_head();
+    }
+
     /// The attempt has ended and returned.
     pub fn handle_ended(&mut self, now: Instant, ended: Ended) {
         self.claim_overdue(now);
         match self.state {
             State::Discarding => self.ask_without_usage(now),
-            State::Sent | State::HeadKnown(_) | State::Streaming(_) => {
-                let verdict = recovery::judge(self.facts(), ended);
-                self.follow(now, verdict);
+            State::Sent
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
+            | State::HeadKnown(_)
+            | State::Streaming(_) => {
+                let next = recovery::judge(&self.facts(now), ended);
+                self.follow(now, next);
             }
             State::Done { returning: Some(_) } => self.returned(),
             State::Queued { .. } | State::Done { returning: None } => self.late += 1,
@@ -274,11 +358,16 @@ impl Dispatch {
     /// The link that carries the attempt ended.
     pub fn handle_node_lost(&mut self, now: Instant, reason: CloseReason) {
         match self.state {
-            State::Sent | State::Discarding | State::HeadKnown(_) | State::Streaming(_) => {
+            State::Sent
+            | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
+            | State::HeadKnown(_)
+            | State::Streaming(_) => {
                 let message = format!("the link to the node ended: {reason}");
                 let ended = Ended::Failed(Failure::new(ErrorCode::NodeLost, message));
-                let verdict = recovery::judge(self.facts(), ended);
-                self.follow(now, verdict);
+                let next = recovery::judge(&self.facts(now), ended);
+                self.follow(now, next);
             }
             State::Done { returning: Some(_) } => self.returned(),
             State::Queued { .. } | State::Done { returning: None } => self.late += 1,
@@ -306,6 +395,16 @@ impl Dispatch {
         });
     }
 
+    /// An operator ended the request.
+    pub fn handle_cancel(&mut self, now: Instant) {
+        self.claim_overdue(now);
+        let failure = Failure::new(ErrorCode::Cancelled, "an operator cancelled the request");
+        self.cut(now, CancelCause::Operator, |commitment| Finish {
+            client: commitment.fail(&failure),
+            outcome: Outcome::Cancelled(failure),
+        });
+    }
+
     /// The Edge's drain is over.
     pub fn handle_shutdown(&mut self, now: Instant) {
         self.claim_overdue(now);
@@ -320,8 +419,19 @@ impl Dispatch {
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.claim_overdue(now);
-        if matches!(self.state, State::Done { returning: Some(by) } if by <= now) {
-            self.returned();
+        match self.state {
+            State::HeadHeld { until, .. } | State::RefusalHeld { until, .. } if until <= now => {
+                self.release_head();
+            }
+            State::Done { returning: Some(by) } if by <= now => self.returned(),
+            State::Queued { .. }
+            | State::Sent
+            | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
+            | State::HeadKnown(_)
+            | State::Streaming(_)
+            | State::Done { .. } => {}
         }
     }
 
@@ -329,6 +439,9 @@ impl Dispatch {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Done { returning } => returning,
+            State::HeadHeld { until, .. } | State::RefusalHeld { until, .. } => {
+                Some(self.clock.next().map_or(until, |next| next.min(until)))
+            }
             State::Queued { .. }
             | State::Sent
             | State::Discarding
@@ -347,6 +460,25 @@ impl Dispatch {
     /// Says whether the terminal is out and no permit is held; outputs may remain to be drained.
     pub const fn is_over(&self) -> bool {
         matches!(self.state, State::Done { returning: None })
+    }
+
+    /// Says whether the request may have to be sent again, so that its body must be kept.
+    pub fn may_send_again(&self) -> bool {
+        match self.state {
+            State::Queued { .. }
+            | State::Sent
+            | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. } => true,
+            // Nothing of an answer that is written at its end has been released yet.
+            State::HeadKnown(commitment) | State::Streaming(commitment) => {
+                let policy = &self.spec.policy;
+                !commitment.is_released()
+                    && policy.is_repeatable
+                    && policy.recovery == Recovery::Full
+            }
+            State::Done { .. } => false,
+        }
     }
 
     /// Returns the outcome once the request is over for its client.
@@ -395,18 +527,51 @@ impl Dispatch {
         self.send(now, grant);
     }
 
-    fn start_run(&mut self, now: Instant) -> Commitment {
+    fn start_run(&mut self, now: Instant) -> Relay {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.head_at = Some(self.clock.since_receipt(now));
         }
         self.note_usage_answer(200);
         self.clock.note_progress();
-        let commitment = match self.spec.streamed {
+        self.know_head(now, self.commitment_of_run(), self.spec.streamed)
+    }
+
+    const fn commitment_of_run(&self) -> Commitment {
+        match self.spec.streamed {
             true => Commitment::RunStream,
             false => Commitment::Nothing,
+        }
+    }
+
+    /// Takes in a head that will be the client's: now, or, where it is to be held and that can be of
+    /// use, later.
+    fn know_head(&mut self, now: Instant, commitment: Commitment, is_held: bool) -> Relay {
+        if is_held && recovery::is_worth_holding(&self.facts(now)) {
+            let until = now + self.spec.policy.hold_head;
+            self.state = State::HeadHeld { commitment, until };
+            return Relay::Hold;
+        }
+        self.state = State::HeadKnown(commitment);
+        Relay::Forward
+    }
+
+    /// Lets the client have what was held.
+    fn release_head(&mut self) {
+        let commitment = match self.state {
+            State::HeadHeld { commitment, .. } => commitment,
+            State::RefusalHeld { status, .. } => {
+                self.clock.note_progress();
+                Commitment::Tunnel { status }
+            }
+            State::Queued { .. }
+            | State::Sent
+            | State::Discarding
+            | State::HeadKnown(_)
+            | State::Streaming(_)
+            | State::Done { .. } => return,
         };
         self.state = State::HeadKnown(commitment);
-        commitment
+        self.outputs.push_back(Output::ReleaseHead);
     }
 
     fn note_first_token(&mut self, now: Instant, commitment: Commitment) {
@@ -426,11 +591,8 @@ impl Dispatch {
     }
 
     /// Does what the verdict on the attempt says; the attempt has returned.
-    fn follow(&mut self, now: Instant, verdict: Verdict) {
-        if let Some(attempt) = self.attempts.last_mut() {
-            attempt.recovery_eligible = verdict.recovery_eligible;
-        }
-        match verdict.next {
+    fn follow(&mut self, now: Instant, next: Next) {
+        match next {
             Next::Requeue(cause) => {
                 self.refused_sends += 1;
                 self.settle_attempt(now, AttemptEnd::Requeued(cause));
@@ -438,6 +600,7 @@ impl Dispatch {
                 self.outputs.push_back(Output::Requeue(cause));
             }
             Next::AskWithoutUsage => self.ask_without_usage(now),
+            Next::Retry(reason, failure) => self.retry(now, reason, failure),
             Next::End(ended) => {
                 let finish = self.judge_end(ended);
                 self.settle_attempt(now, attempt_end(&finish.outcome));
@@ -448,18 +611,65 @@ impl Dispatch {
         }
     }
 
-    fn judge_end(&self, ended: Ended) -> Finish {
-        let commitment = self.commitment();
+    fn retry(&mut self, now: Instant, reason: Reason, failure: Failure) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.recovery_eligible = true;
+        }
+        self.settle_attempt(now, AttemptEnd::Failed(failure.clone()));
+        let keeps_answer = matches!(self.state, State::RefusalHeld { .. }) && reason.is_answer();
+        let is_answer = reason.is_answer();
+        // That nobody could be reached says less than what a provider answered before.
+        if is_answer || !self.fallback.as_ref().is_some_and(|earlier| earlier.is_answer) {
+            self.fallback = Some(Fallback { failure, is_answer, is_kept: keeps_answer });
+        }
+        self.reason = Some(reason);
+        self.clock.forget_progress();
+        self.state = State::Queued { since: now };
+        self.outputs.push_back(Output::Retry(Retry { reason, keeps_answer }));
+    }
+
+    fn judge_end(&mut self, ended: Ended) -> Finish {
         let failure = match ended {
-            Ended::Completed(seen) => {
-                let is_checked = self.spec.streamed || self.form() == Some(Form::Run);
-                return outcome::completed(commitment, self.spec.has_finish && is_checked, seen);
-            }
+            Ended::Completed(seen) => return self.judge_whole(seen),
             Ended::Failed(failure) => failure,
             Ended::Cancelled => Failure::new(ErrorCode::NodeLost, "the node cancelled the request"),
             Ended::Refused(refusal) => refused(&refusal),
         };
+        let commitment = self.commitment();
+        let is_silent = !commitment.is_released()
+            && failure.provider_status.is_none()
+            && failure.code != ErrorCode::ResponseStalled;
+        if is_silent && let Some(fallback) = self.fallback.take_if(|earlier| earlier.is_answer) {
+            return fallback.finish();
+        }
         Finish { client: commitment.fail(&failure), outcome: Outcome::Failed(failure) }
+    }
+
+    /// Judges a response that reached its end. One that is held is released if it is good for the
+    /// client, and replaced by an error otherwise.
+    fn judge_whole(&mut self, seen: Evidence) -> Finish {
+        let held = match self.state {
+            State::HeadHeld { commitment, .. } => Some(commitment),
+            State::RefusalHeld { status, .. } => Some(Commitment::Tunnel { status }),
+            State::Queued { .. }
+            | State::Sent
+            | State::Discarding
+            | State::HeadKnown(_)
+            | State::Streaming(_)
+            | State::Done { .. } => None,
+        };
+        let commitment = held.unwrap_or_else(|| self.commitment());
+        let is_checked = self.spec.streamed || self.form() == Some(Form::Run);
+        let mut finish = outcome::completed(commitment, self.spec.has_finish && is_checked, seen);
+        if held.is_some() {
+            match (&finish.client, finish.outcome.failure()) {
+                (ClientEnd::Abort | ClientEnd::ErrorEvent(_), Some(failure)) => {
+                    finish.client = ClientEnd::Error(failure.clone());
+                }
+                _ => self.release_head(),
+            }
+        }
+        finish
     }
 
     /// Ends the request from this side; the attempt, if one is out, is cancelled and still returns.
@@ -471,7 +681,12 @@ impl Dispatch {
                 self.outputs.push_back(Output::LeaveQueue);
                 self.finish(end(commitment));
             }
-            State::Sent | State::Discarding | State::HeadKnown(_) | State::Streaming(_) => {
+            State::Sent
+            | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
+            | State::HeadKnown(_)
+            | State::Streaming(_) => {
                 let finish = end(commitment);
                 self.settle_attempt(now, attempt_end(&finish.outcome));
                 self.outputs.push_back(Output::Cancel(cause));
@@ -525,23 +740,56 @@ impl Dispatch {
     const fn commitment(&self) -> Commitment {
         match self.state {
             State::HeadKnown(commitment) | State::Streaming(commitment) => commitment,
-            State::Queued { .. } | State::Sent | State::Discarding | State::Done { .. } => {
-                Commitment::Nothing
-            }
+            State::Queued { .. }
+            | State::Sent
+            | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. }
+            | State::Done { .. } => Commitment::Nothing,
         }
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self, now: Instant) -> Facts<'_> {
+        let last = self.attempts.last();
         Facts {
-            asks_usage: self.attempts.last().is_some_and(|attempt| attempt.grant.asks_usage),
+            now,
+            policy: &self.spec.policy,
+            asks_usage: last.is_some_and(|attempt| attempt.grant.asks_usage),
             has_answered: match self.state {
-                State::HeadKnown(_) | State::Streaming(_) => true,
+                State::HeadHeld { .. }
+                | State::RefusalHeld { .. }
+                | State::HeadKnown(_)
+                | State::Streaming(_) => true,
                 State::Queued { .. } | State::Sent | State::Discarding | State::Done { .. } => {
                     false
                 }
             },
+            is_released: self.commitment().is_released(),
+            held_refusal: match self.state {
+                State::RefusalHeld { status, .. } => Some(status),
+                State::Queued { .. }
+                | State::Sent
+                | State::Discarding
+                | State::HeadHeld { .. }
+                | State::HeadKnown(_)
+                | State::Streaming(_)
+                | State::Done { .. } => None,
+            },
             refused_sends: self.refused_sends,
+            passed: self.attempts.iter().filter(|attempt| attempt.has_passed()).count(),
+            has_others: last.is_some_and(|attempt| attempt.grant.has_others),
+            has_time: self.clock.has_time(now),
         }
+    }
+}
+
+impl Fallback {
+    fn finish(self) -> Finish {
+        let client = match self.is_kept {
+            true => ClientEnd::KeptAnswer,
+            false => ClientEnd::Error(self.failure.clone()),
+        };
+        Finish { client, outcome: Outcome::Failed(self.failure) }
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Evidence {
 pub enum Outcome {
     /// The response reached its end.
     Completed,
-    /// Its client left or stopped reading; `code` says which.
+    /// Its client left or stopped reading, or an operator ended it; `code` says which.
     Cancelled(Failure),
     /// It failed, whatever its client saw of it.
     Failed(Failure),
@@ -74,6 +74,9 @@ pub enum ClientEnd {
     Clean,
     /// Nothing was committed: an error answer with its status.
     Error(Failure),
+    /// The provider's answer that was kept at the last [`Output::Retry`](crate::Output::Retry) which
+    /// said so, as it came.
+    KeptAnswer,
     /// A stream that the Edge writes: one error event and no mark of success.
     ErrorEvent(Failure),
     /// A relayed body: cut without a regular end.
@@ -97,6 +100,14 @@ pub(crate) enum Commitment {
 }
 
 impl Commitment {
+    /// Says whether the client has anything of the response.
+    pub(crate) const fn is_released(self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Tunnel { .. } | Self::RunStream => true,
+        }
+    }
+
     /// Returns what a client gets when its request fails now.
     pub(crate) fn fail(self, failure: &Failure) -> ClientEnd {
         match self {
@@ -116,11 +127,7 @@ pub(crate) fn completed(commitment: Commitment, needs_finish: bool, seen: Eviden
     match commitment {
         // The provider's own error passes as it is; history tells what it was.
         Commitment::Tunnel { status } if !(200..300).contains(&status) => {
-            let failure = Failure {
-                provider_status: Some(status),
-                ..Failure::new(ErrorCode::ProviderError, format!("provider answered {status}"))
-            };
-            failed(ClientEnd::Clean, failure)
+            failed(ClientEnd::Clean, provider_answered(status))
         }
         Commitment::Tunnel { .. } => match seen.error {
             Some(failure) => failed(ClientEnd::Clean, failure),
@@ -143,6 +150,14 @@ pub(crate) fn completed(commitment: Commitment, needs_finish: bool, seen: Eviden
                 None => Finish { client: ClientEnd::Clean, outcome: Outcome::Completed },
             }
         }
+    }
+}
+
+/// The failure of a relayed answer that is itself an error.
+pub(crate) fn provider_answered(status: u16) -> Failure {
+    Failure {
+        provider_status: Some(status),
+        ..Failure::new(ErrorCode::ProviderError, format!("provider answered {status}"))
     }
 }
 

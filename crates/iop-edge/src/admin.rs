@@ -1,7 +1,7 @@
 //! The admin listener: what the command line, scrapers and people ask of a running Edge.
 //!
-//! Everything but commands is read off the Edge's own state, at once, however busy its providers are;
-//! a command asks a Node. The answers are described by `/api/v1/openapi.json`; a test holds the description against them.
+//! Everything but commands and cancelling a run is read off the Edge's own state, at once, however busy
+//! its providers are; a command asks a Node. The answers are described by `/api/v1/openapi.json`; a test holds the description against them.
 
 mod gauges;
 mod view;
@@ -20,6 +20,7 @@ use serde_json::json;
 use crate::command;
 use crate::core::Core;
 use crate::group::unknown_node;
+use crate::live::CancelError;
 use crate::surface::errors::ErrorAnswer;
 use crate::surface::guard::Guard;
 use crate::surface::response::{self, ResponseBody};
@@ -69,6 +70,10 @@ where
                 allow(&request, Methods::Delete)?;
                 cancel(core, &id)
             }
+            Target::CancelRun(id) => {
+                allow(&request, Methods::Post)?;
+                cancel_run(core, &id)
+            }
         };
     }
     let path = request.uri().path();
@@ -117,6 +122,7 @@ enum Target {
     Node(NodeId),
     Commands(NodeId),
     Command(String),
+    CancelRun(String),
 }
 
 impl Target {
@@ -133,6 +139,7 @@ impl Target {
                 decoded(node).map(|node| Self::Commands(node.into()))
             }
             ("commands", None) => decoded(rest).map(Self::Command),
+            ("runs", Some((run, "cancel"))) => decoded(run).map(Self::CancelRun),
             _ => None,
         }
     }
@@ -152,6 +159,21 @@ fn cancel(core: &Core, id: &str) -> Result<Response<ResponseBody>, ErrorAnswer> 
     match core.commands.cancel(id) {
         true => Ok(show(&json!({ "id": id, "cancelled": true }))),
         false => Err(unknown()),
+    }
+}
+
+fn cancel_run(core: &Core, id: &str) -> Result<Response<ResponseBody>, ErrorAnswer> {
+    match core.live.cancel(id) {
+        Ok(run_id) => {
+            tracing::info!(%run_id, "run cancelled");
+            Ok(show(&json!({ "run_id": run_id, "cancelled": true })))
+        }
+        Err(error @ (CancelError::Unknown | CancelError::Over)) => {
+            Err(ErrorAnswer::new(ErrorCode::NotFound, error.to_string()))
+        }
+        Err(error @ CancelError::Ambiguous) => {
+            Err(ErrorAnswer::new(ErrorCode::InvalidRequest, error.to_string()))
+        }
     }
 }
 

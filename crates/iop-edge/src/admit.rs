@@ -266,6 +266,20 @@ impl Held {
         })
     }
 
+    /// Gives the capacity back after a failure and returns to the old place in the queue, for another
+    /// candidate; with `elsewhere` for no other than that.
+    ///
+    /// # Errors
+    /// Nobody is left who could take the request.
+    pub(crate) fn retry(mut self, elsewhere: bool) -> Result<Standing, Refused> {
+        let permit = self.permit.take().expect("a permit is taken once, by value");
+        let desk = Arc::clone(&self.desk);
+        desk.with(|state, now| {
+            let entry = state.admission.retry(now, permit, elsewhere)?;
+            Ok(state.stand(&desk, entry))
+        })
+    }
+
     fn permit(&self) -> &Permit {
         self.permit.as_ref().expect("a permit is taken once, by value")
     }

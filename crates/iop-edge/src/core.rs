@@ -35,6 +35,8 @@ pub(crate) struct Core {
     /// Where farewells run: clients may leave outside of any task.
     pub(crate) runtime: Handle,
     pub(crate) budget: Budget,
+    /// What further attempts are taken from.
+    pub(crate) retries: iop_dispatch::Budget,
     pub(crate) history: EdgeHistory,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stopping: AtomicBool,

@@ -287,6 +287,7 @@ fn core(
         farewells: TaskTracker::new(),
         runtime: tokio::runtime::Handle::current(),
         budget: Budget::new(budget),
+        retries: iop_dispatch::Budget::new(crate::now()),
         history: tools.history,
         metrics,
         stopping: AtomicBool::new(false),

@@ -40,6 +40,7 @@ fn attempt(record: &AttemptRecord) -> iop_store::AttemptRecord {
         first_token_ms: record.first_token_at.map(millis),
         ended_ms: record.ended_at.map(millis),
         terminal: record.end.as_ref().map(terminal),
+        recovery_eligible: record.end.is_some().then_some(record.recovery_eligible),
     }
 }
 

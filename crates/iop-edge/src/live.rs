@@ -1,7 +1,8 @@
 //! Every request from its admission to the return of its last attempt.
 //!
-//! The table is how something other than the client's own connection reaches a request: the end of
-//! the drain, the sweep for clients that do not read, and the figure of what is in flight.
+//! The table is how something other than the client's own connection reaches a request: an operator who
+//! cancels it, the end of the drain, the sweep for clients that do not read, and the figure of what is
+//! in flight.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,29 @@ impl Live {
     pub(crate) fn leave(&self, run_id: RunId) {
         self.lock().remove(&run_id);
         self.left.notify_waiters();
+    }
+
+    /// Cancels the request whose id begins like this, with all its attempts, in whatever phase it is.
+    ///
+    /// # Errors
+    /// There is no such request, or there are several, or its client has its end already.
+    pub(crate) fn cancel(&self, prefix: &str) -> Result<RunId, CancelError> {
+        let request = {
+            let requests = self.lock();
+            let mut found = requests.iter().filter(|(id, _)| {
+                let id = id.to_string();
+                !prefix.is_empty() && id.starts_with(&prefix.to_ascii_lowercase())
+            });
+            match (found.next(), found.next()) {
+                (None, _) => return Err(CancelError::Unknown),
+                (Some(_), Some(_)) => return Err(CancelError::Ambiguous),
+                (Some((id, request)), None) => (*id, Arc::clone(request)),
+            }
+        };
+        match request.1.cancel() {
+            true => Ok(request.0),
+            false => Err(CancelError::Over),
+        }
     }
 
     /// Counts them.
@@ -68,6 +92,20 @@ impl Live {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<RunId, Arc<Request>>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Why a request cannot be cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CancelError {
+    /// Nothing under way has this id.
+    #[error("no such run is under way: it may have ended, which `iop runs show` tells")]
+    Unknown,
+    /// Several do.
+    #[error("several runs under way begin like this: give more of the id")]
+    Ambiguous,
+    /// Its client has its end, and its provider is being waited for.
+    #[error("the run has ended already: only its provider is still being waited for")]
+    Over,
 }
 
 /// Returns how often to look for clients that do not read: often enough to be late by an eighth of

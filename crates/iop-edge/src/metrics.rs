@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     requests: Family<Outcome, Counter>,
     attempts: Family<AttemptOutcome, Counter>,
     requeues: Family<Reason, Counter>,
+    retries: Family<Reason, Counter>,
     links_closed: Family<Reason, Counter>,
     observations: Family<Health, Counter>,
     observations_refused: Family<Reason, Counter>,
@@ -93,6 +94,7 @@ impl Metrics {
             requests: Family::default(),
             attempts: Family::default(),
             requeues: Family::default(),
+            retries: Family::default(),
             links_closed: Family::default(),
             observations: Family::default(),
             observations_refused: Family::default(),
@@ -127,6 +129,11 @@ impl Metrics {
             "requeues",
             "Requests put back to their old place, by reason",
             self.requeues.clone(),
+        );
+        registry.register(
+            "retries",
+            "Failures after which another attempt was decided on, by reason",
+            self.retries.clone(),
         );
         registry.register("links_closed", "Links that ended, by reason", self.links_closed.clone());
         registry.register(
@@ -201,6 +208,11 @@ impl Metrics {
     /// A request went back to its old place.
     pub(crate) fn count_requeue(&self, reason: &'static str) {
         self.requeues.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// A failed attempt is to be followed by another.
+    pub(crate) fn count_retry(&self, reason: &'static str) {
+        self.retries.get_or_create(&Reason { reason }).inc();
     }
 
     /// A link ended.

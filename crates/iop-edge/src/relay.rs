@@ -5,9 +5,11 @@
 //! history how it ended.
 //!
 //! ```text
-//! begin ─► queued ─► held: stream open ─► head ─► body … end ─► over
-//!             │            │               │       │             ▲
-//!             └────────────┴── client gone, deadline, drain ─► farewell: waits for the attempt's return
+//! begin ─► queued ─► stream open ─► head kept back ─► head ─► body … end ─► over
+//!           ▲ │            │   │         │             │       │             ▲
+//!           └─┼── failed ──┴───┼─────────┘             │       │             │
+//!             └────────────────┴── client gone, operator, deadline, drain ─► farewell: waits for
+//!                                                                            the attempt's return
 //! ```
 //!
 //! There is no task per request. The client's own connection drives it, first through the handler
@@ -36,7 +38,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::Version;
 use http_body::Frame;
-use iop_dispatch::{Deadlines, IdleRule, Spec};
+use iop_dispatch::{Deadlines, IdleRule, Policy, Spec};
 use iop_net::accept::Peer;
 
 pub(crate) use self::answer::Head;
@@ -73,13 +75,22 @@ impl Request {
             need: call.operation.need,
             affinity: call.affinity,
         });
-        let whole = asked.as_ref().ok().and_then(|(route, _)| route.settings.timeout);
+        let settings = asked.as_ref().map(|(route, _)| route.settings).unwrap_or_default();
         let limits = &core.file.limits;
         let spec = Spec {
             received: call.received,
-            deadlines: Deadlines { first_progress: Some(limits.first_progress), whole },
+            deadlines: Deadlines {
+                first_progress: Some(limits.first_progress),
+                whole: settings.timeout,
+            },
             streamed: call.is_stream(),
             has_finish: call.operation.text.is_some(),
+            policy: Policy {
+                recovery: settings.recovery,
+                hold_head: settings.hold_head,
+                is_repeatable: call.operation.is_repeatable && original.payload.is_whole(),
+                budget: core.retries.clone(),
+            },
         };
         let rule =
             IdleRule { bytes: limits.client_stall_bytes, within: limits.client_stall_timeout };
@@ -163,6 +174,19 @@ impl Request {
         if has_stalled && self.call.version < Version::HTTP_2 {
             self.peer.abort();
         }
+    }
+
+    /// Ends the request for an operator; `false` when it was over for its client already.
+    pub(crate) fn cancel(self: &Arc<Self>) -> bool {
+        self.with(|state, now| {
+            if state.machine.outcome().is_some() {
+                return false;
+            }
+            state.machine.handle_cancel(now);
+            state.follow(self, now);
+            state.client.wake();
+            true
+        })
     }
 
     /// Ends the request because the drain is over.

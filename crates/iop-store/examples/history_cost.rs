@@ -248,6 +248,7 @@ impl Names {
                 first_token_ms: Some(3),
                 ended_ms: Some(4),
                 terminal: Some(TerminalRecord::completed()),
+                recovery_eligible: Some(false),
             }],
             terminal: TerminalRecord::completed(),
             usage: Some(UsageRecord {

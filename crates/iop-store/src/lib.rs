@@ -34,7 +34,7 @@ mod sql;
 mod timestamp;
 mod writer;
 
-pub use iop_types::Form;
+pub use iop_types::{Form, HealthEvidence, Ownership, StallPhase};
 
 pub use data_dir::{DataDir, DataDirError};
 pub use edge::EdgeHistory;
@@ -42,7 +42,6 @@ pub use health::Health;
 pub use node::NodeHistory;
 pub use query::{FindError, Query, ReadError};
 pub use record::{
-    AttemptRecord, HealthEvidence, Outcome, Ownership, Receipt, Run, Stall, StallPhase,
-    TerminalKind, TerminalRecord, UsageRecord,
+    AttemptRecord, Outcome, Receipt, Run, Stall, TerminalKind, TerminalRecord, UsageRecord,
 };
 pub use work::{Work, WorkOutcome, WorkReceipt};

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use iop_types::{
-    Attempt, ErrorCode, Failure, Form, Generation, NodeId, ProviderKey, RequestId, RouteName,
-    RunId, SessionId, Target, Usage, UsageSource,
+    Attempt, ErrorCode, Failure, Form, Generation, HealthEvidence, NodeId, Ownership, ProviderKey,
+    RequestId, RouteName, RunId, SessionId, StallPhase, Target, Usage, UsageSource,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ pub struct AttemptRecord {
     pub target: Target,
     /// The link that carried it.
     pub generation: Generation,
-    /// Why this candidate, or why this attempt.
+    /// Why this candidate; of an attempt after a failure, which failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Cow<'static, str>>,
     /// When it was sent.
@@ -103,6 +103,9 @@ pub struct AttemptRecord {
     /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalRecord>,
+    /// Whether another attempt was allowed after it: the Edge's verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery_eligible: Option<bool>,
 }
 
 /// How a run or attempt ended, with what is known of why.
@@ -139,7 +142,7 @@ impl TerminalRecord {
         }
     }
 
-    /// Somebody who may do so cancelled it: the code says who, where it was not the operator.
+    /// Somebody who may do so cancelled it: the code says who, `cancelled` being an operator.
     pub fn cancelled(code: Option<ErrorCode>) -> Self {
         Self { kind: TerminalKind::Cancelled, code, ..Self::completed() }
     }
@@ -152,8 +155,8 @@ impl TerminalRecord {
             kind: TerminalKind::Failed,
             code: Some(failure.code),
             message: Some(message),
-            retryable: Some(failure.code.is_retryable()),
-            stall: None,
+            retryable: Some(failure.is_retryable()),
+            stall: failure.stall.map(Stall::from),
         }
     }
 }
@@ -192,97 +195,61 @@ pub struct Stall {
     pub phase: StallPhase,
     /// Whether the provider's side of the call was seen to return.
     pub ownership: Ownership,
-    /// What the probe saw.
-    #[serde(flatten)]
+    /// What the probe saw, as two words.
+    #[serde(flatten, with = "evidence")]
     pub evidence: HealthEvidence,
     /// Number of the observation on its link, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_observation_seq: Option<u64>,
 }
 
-/// Where in a call a provider fell silent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StallPhase {
-    /// While it took the request.
-    Sending,
-    /// Before its head.
-    BeforeHead,
-    /// Within its response.
-    MidStream,
-}
-
-/// Whether the provider's side of a call was seen to return.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ownership {
-    /// It was.
-    Confirmed,
-    /// It was not.
-    Unconfirmed,
-}
-
-/// The three pairs of evidence about a provider's health; other pairs do not exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "EvidencePair", into = "EvidencePair")]
-pub enum HealthEvidence {
-    /// The provider is well: this request stalled.
-    Available,
-    /// The provider is not well.
-    Unavailable,
-    /// Nothing can be concluded.
-    Unknown,
-}
-
-impl HealthEvidence {
-    /// Returns the provider's health in one word.
-    pub const fn provider_health(self) -> &'static str {
-        match self {
-            Self::Available => "available",
-            Self::Unavailable => "unavailable",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Reads [`provider_health`](Self::provider_health); a word that is not known concludes nothing.
-    pub fn parse(provider_health: &str) -> Self {
-        match provider_health {
-            "available" => Self::Available,
-            "unavailable" => Self::Unavailable,
-            _ => Self::Unknown,
-        }
-    }
-
-    /// Returns what follows for the request in one word.
-    pub const fn liveness_classification(self) -> &'static str {
-        match self {
-            Self::Available => "request_stalled",
-            Self::Unavailable => "provider_unhealthy",
-            Self::Unknown => "health_unknown",
-        }
-    }
-}
-
-/// How evidence is shown.
-#[derive(Serialize, Deserialize)]
-struct EvidencePair {
-    provider_health: Cow<'static, str>,
-    liveness_classification: Cow<'static, str>,
-}
-
-impl From<HealthEvidence> for EvidencePair {
-    fn from(evidence: HealthEvidence) -> Self {
+impl From<iop_types::Stall> for Stall {
+    fn from(stall: iop_types::Stall) -> Self {
+        let millis =
+            |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
+            stall_timeout_ms: millis(stall.timeout),
+            silent_ms: millis(stall.silent),
+            phase: stall.phase,
+            ownership: stall.ownership,
+            evidence: stall.health,
+            health_observation_seq: stall.observation_seq,
+        }
+    }
+}
+
+/// Evidence is shown as its two words, and read by the first: the second follows from it.
+mod evidence {
+    use std::borrow::Cow;
+
+    use iop_types::HealthEvidence;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Pair {
+        provider_health: Cow<'static, str>,
+        liveness_classification: Cow<'static, str>,
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(
+        evidence: &HealthEvidence,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let pair = Pair {
             provider_health: evidence.provider_health().into(),
             liveness_classification: evidence.liveness_classification().into(),
-        }
+        };
+        pair.serialize(to)
     }
-}
 
-/// The classification follows from the health.
-impl From<EvidencePair> for HealthEvidence {
-    fn from(pair: EvidencePair) -> Self {
-        Self::parse(&pair.provider_health)
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<HealthEvidence, D::Error> {
+        let word = Pair::deserialize(from)?.provider_health;
+        let known = HealthEvidence::ALL.iter().find(|known| known.provider_health() == word);
+        // A word that is not known concludes nothing.
+        Ok(known.copied().unwrap_or_default())
     }
 }
 

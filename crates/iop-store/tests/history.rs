@@ -56,6 +56,7 @@ fn attempt(number: u32, node: &str) -> AttemptRecord {
         first_token_ms: None,
         ended_ms: None,
         terminal: None,
+        recovery_eligible: None,
     }
 }
 
@@ -130,6 +131,7 @@ async fn a_run_is_shown_with_everything_that_is_known_of_it() {
                 first_token_ms: Some(40),
                 ended_ms: Some(300_044),
                 terminal: Some(terminal.clone()),
+                recovery_eligible: Some(false),
                 ..attempt(1, "workstation")
             }],
             terminal,
@@ -153,7 +155,7 @@ async fn a_run_is_shown_with_everything_that_is_known_of_it() {
         "attempts": [{
             "attempt": 1, "node": "workstation", "provider": "p", "target": "t", "generation": 7,
             "why": "least_loaded", "sent_ms": 13, "head_ms": 20, "first_token_ms": 40,
-            "ended_ms": 300_044, "terminal": end
+            "ended_ms": 300_044, "terminal": end, "recovery_eligible": false
         }],
         "terminal": end,
         "usage": { "input_tokens": 5, "output_tokens": 3, "source": "provider" }

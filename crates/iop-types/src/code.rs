@@ -22,7 +22,8 @@ macro_rules! codes {
                 match self { $(Self::$variant => $code),* }
             }
 
-            /// Returns the HTTP status; 499 marks what no client can see any more.
+            /// Returns the HTTP status; 499 marks what no client can see any more, and what an
+            /// operator ended.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$variant => $status),* }
             }

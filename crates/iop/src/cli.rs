@@ -85,7 +85,7 @@ pub(crate) enum Command {
     /// Look at the providers of all Nodes
     #[command(subcommand)]
     Providers(Providers),
-    /// Look at the history of runs
+    /// Look at the history of runs, and cancel one
     #[command(subcommand)]
     Runs(Runs),
     /// Chat with a model in the terminal
@@ -267,6 +267,17 @@ pub(crate) enum Runs {
     },
     /// Show one run with all its attempts
     Show {
+        /// Its id, or the beginning of it
+        id: String,
+        /// How the Edge is asked.
+        #[command(flatten)]
+        asking: Asking,
+    },
+    /// Cancel one run that is under way, with all its attempts
+    #[command(
+        after_help = "Its client gets the error `cancelled`, or sees its stream end with it."
+    )]
+    Cancel {
         /// Its id, or the beginning of it
         id: String,
         /// How the Edge is asked.

@@ -70,6 +70,16 @@ impl Base {
         Err(AskError::refused(status, &body))
     }
 
+    /// Posts nothing and reads the JSON that comes back.
+    ///
+    /// # Errors
+    /// Nothing answered, or the answer was an error, or not what this version understands.
+    pub(crate) async fn post_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, AskError> {
+        let response = self.post(path, Vec::new()).await?;
+        let body = self.collect(response).await?;
+        serde_json::from_slice(&body).map_err(|source| AskError::Unreadable { source })
+    }
+
     async fn send(
         &self,
         method: Method,

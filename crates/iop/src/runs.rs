@@ -1,4 +1,4 @@
-//! `iop runs`: what was asked, who answered and how it ended.
+//! `iop runs`: what was asked, who answered and how it ended; and the end of one that is under way.
 
 use std::fmt::Write as _;
 
@@ -31,6 +31,7 @@ pub(crate) async fn run(command: &Runs) -> Result<String, AskError> {
             list(asking, &path).await
         }
         Runs::Show { id, asking } => show(asking, &format!("/api/v1/runs/{}", encoded(id))).await,
+        Runs::Cancel { id, asking } => cancel(asking, id).await,
     }
 }
 
@@ -54,6 +55,18 @@ async fn show(asking: &Asking, path: &str) -> Result<String, AskError> {
         return Ok(format!("{:#}\n", base.get::<Value>(path).await?));
     }
     Ok(page(&base.get(path).await?))
+}
+
+async fn cancel(asking: &Asking, id: &str) -> Result<String, AskError> {
+    let base = Base::parse(&asking.admin, "--admin")?;
+    let path = format!("/api/v1/runs/{}/cancel", encoded(id));
+    let cancelled: Value = base.post_json(&path).await?;
+    Ok(match asking.output {
+        Output::Json => format!("{cancelled:#}\n"),
+        Output::Table => {
+            format!("Cancelled {}.\n", cancelled["run_id"].as_str().unwrap_or(id))
+        }
+    })
 }
 
 fn row(run: &Run) -> [String; 7] {

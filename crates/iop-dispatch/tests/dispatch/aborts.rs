@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use iop_admission::{Admission, Config, Entry, Need, Permit, Refused, Ticket};
-use iop_dispatch::{Deadlines, Dispatch, Ended, Evidence, Grant, Output, Spec};
+use iop_dispatch::{Budget, Deadlines, Dispatch, Ended, Evidence, Grant, Output, Policy, Spec};
 use iop_types::{
     AdapterType, Capabilities, CloseReason, ErrorCode, Failure, Form, Generation, NodeId,
-    ProviderRevision, ProviderState, ProviderStatus, Refusal, Requeue, RunKind,
+    ProviderRevision, ProviderState, ProviderStatus, Recovery, Refusal, Requeue, RunKind,
 };
 
 const NEED: Need = Need { method: "POST", path: "/v1/chat/completions", run: Some(RunKind::Chat) };
@@ -16,6 +16,7 @@ const STEP: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_thousand_random_aborts_leave_nothing_in_flight() {
+    let mut retries = 0;
     for seed in 1..=20 {
         println!("seed {seed}");
         let mut edge = Edge::new(seed);
@@ -26,7 +27,9 @@ fn a_thousand_random_aborts_leave_nothing_in_flight() {
             }
         }
         edge.wind_up();
+        retries += edge.retries;
     }
+    assert!(retries > 0, "nodes were lost while nothing was released");
 }
 
 /// One request as its task holds it.
@@ -45,6 +48,8 @@ struct Edge {
     random: Random,
     finished: u32,
     received: u32,
+    retries: u32,
+    budget: Budget,
 }
 
 impl Edge {
@@ -59,6 +64,8 @@ impl Edge {
             random: Random(seed),
             finished: 0,
             received: 0,
+            retries: 0,
+            budget: Budget::new(now),
         };
         edge.node_ready();
         edge
@@ -78,6 +85,12 @@ impl Edge {
             deadlines: Deadlines { whole: Some(Duration::from_secs(20)), ..Deadlines::default() },
             streamed: true,
             has_finish: true,
+            policy: Policy {
+                recovery: Recovery::Full,
+                hold_head: Duration::from_secs(15),
+                is_repeatable: true,
+                budget: self.budget.clone(),
+            },
         };
         let mut task =
             Task { dispatch: Dispatch::new(spec), ticket: None, permit: None, is_out: false };
@@ -151,7 +164,7 @@ impl Edge {
         while let Some(output) = task.dispatch.poll_output() {
             match output {
                 Output::Send(_) => task.is_out = true,
-                Output::Cancel(_) | Output::RememberUsageRefusal => {}
+                Output::Cancel(_) | Output::RememberUsageRefusal | Output::ReleaseHead => {}
                 Output::LeaveQueue => {
                     if let Some(ticket) = task.ticket.take() {
                         assert!(self.admission.cancel(self.now, ticket));
@@ -160,6 +173,13 @@ impl Edge {
                 Output::Requeue(cause) => {
                     let permit = task.permit.take().expect("a permit to give back");
                     let entry = self.admission.requeue(self.now, permit, cause);
+                    task.enter(self.now, entry);
+                }
+                Output::Retry(retry) => {
+                    self.retries += 1;
+                    let permit = task.permit.take().expect("a permit to give back");
+                    let elsewhere = retry.reason.is_answer();
+                    let entry = self.admission.retry(self.now, permit, elsewhere);
                     task.enter(self.now, entry);
                 }
                 Output::Release => {
@@ -228,6 +248,7 @@ impl Task {
                     form: Form::Run,
                     why: candidate.why.as_str(),
                     asks_usage: false,
+                    has_others: candidate.has_others,
                 };
                 self.permit = Some(permit);
                 self.dispatch.handle_granted(now, grant);

@@ -321,7 +321,7 @@ fn a_routes_timeout_ends_a_stream_that_is_getting_on_and_names_itself() {
     let whole = Some(20 * SECOND);
     let spec = Spec { deadlines: Deadlines { whole, ..Deadlines::default() }, ..spec() };
     for (form, expected) in [(Form::Tunnel, true), (Form::Run, false)] {
-        let mut request = Request::new(spec);
+        let mut request = Request::new(spec.clone());
         request.granted(grant(form));
         assert_eq!(request.expect_send().ends_within, whole);
         match form {

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use iop_dispatch::{Deadlines, Dispatch, Ended, Evidence, Grant, Output, Relay, Spec};
-use iop_types::{CloseReason, ErrorCode, Failure, Form, Refusal, Requeue};
+use iop_dispatch::{
+    ClientEnd, Deadlines, Dispatch, Ended, Evidence, Grant, Output, Policy, Relay, Spec,
+};
+use iop_types::{CloseReason, ErrorCode, Failure, Form, Recovery, Refusal, Requeue};
 use proptest::prelude::*;
 
-use crate::request::{grant, spec};
+use crate::request::{grant, policy, spec};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -21,7 +23,9 @@ enum Step {
     NodeLost,
     ClientGone,
     ClientStalled,
+    Cancel,
     Shutdown,
+    Full,
     Advance(u64),
 }
 
@@ -36,6 +40,9 @@ fn ended() -> impl Strategy<Value = Ended> {
         }),
         1 => Just(Ended::Cancelled),
         1 => Just(Ended::Failed(failure(None))),
+        2 => Just(Ended::Failed(failure(Some(503)))),
+        2 => Just(Ended::Failed(Failure::new(ErrorCode::ConnectFailed, "refused"))),
+        2 => Just(Ended::Failed(Failure { connection_lost: true, ..failure(None) })),
         2 => Just(Ended::Failed(failure(Some(400)))),
         2 => Just(Ended::Refused(Refusal::CapacityExceeded { capacity: 1 })),
         1 => Just(Ended::Refused(Refusal::Draining)),
@@ -46,7 +53,7 @@ fn ended() -> impl Strategy<Value = Ended> {
 fn step() -> impl Strategy<Value = Step> {
     let form = prop_oneof![Just(Form::Run), Just(Form::Tunnel)];
     prop_oneof![
-        6 => (form, any::<bool>()).prop_map(|(form, usage)| Step::Granted(form, usage)),
+        8 => (form, any::<bool>()).prop_map(|(form, usage)| Step::Granted(form, usage)),
         1 => Just(Step::Refused),
         1 => Just(Step::Unsent(Requeue::Fenced)),
         3 => prop_oneof![Just(200u16), Just(400), Just(503)].prop_map(Step::Head),
@@ -56,7 +63,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::NodeLost),
         1 => Just(Step::ClientGone),
         1 => Just(Step::ClientStalled),
+        1 => Just(Step::Cancel),
         1 => Just(Step::Shutdown),
+        1 => Just(Step::Full),
         2 => (1..400_000u64).prop_map(Step::Advance),
     ]
 }
@@ -68,7 +77,14 @@ struct Host {
     is_out: bool,
     sends: u32,
     finished: bool,
+    /// Whether the client has a byte of a response.
     head_forwarded: bool,
+    /// Whether a head waits for its release.
+    head_held: bool,
+    /// Whether a response was kept for the end.
+    has_kept: bool,
+    retries: u32,
+    streamed: bool,
 }
 
 impl Host {
@@ -85,17 +101,36 @@ impl Host {
                 }
                 Output::Cancel(_) => assert!(self.holds_permit && !self.finished),
                 Output::LeaveQueue => assert!(!self.is_out && !self.finished),
-                Output::Requeue(_) | Output::Release => {
+                Output::Requeue(_) | Output::Retry(_) | Output::Release => {
                     assert!(std::mem::take(&mut self.holds_permit), "a permit comes back once");
                     self.is_out = false;
-                    if matches!(output, Output::Requeue(_)) {
+                    if !matches!(output, Output::Release) {
                         assert!(!self.finished && !self.head_forwarded);
                     }
+                    if let Output::Retry(retry) = output {
+                        self.retries += 1;
+                        assert!(self.retries < 3, "three attempts pass the gate at most");
+                        let was_held = std::mem::take(&mut self.head_held);
+                        assert!(was_held || !retry.keeps_answer, "what is kept is there");
+                        self.has_kept |= retry.keeps_answer;
+                    }
+                }
+                Output::ReleaseHead => {
+                    assert!(std::mem::take(&mut self.head_held), "only what is held is released");
+                    assert!(!self.finished);
+                    self.head_forwarded = true;
                 }
                 Output::RememberUsageRefusal => assert!(self.is_out && !self.finished),
-                Output::Finish(_) => {
+                Output::Finish(finish) => {
                     assert!(!self.finished, "one terminal");
                     self.finished = true;
+                    match finish.client {
+                        ClientEnd::Error(_) => assert!(!self.head_forwarded, "one answer"),
+                        ClientEnd::KeptAnswer => assert!(self.has_kept && !self.head_forwarded),
+                        ClientEnd::ErrorEvent(_) => assert!(self.head_forwarded),
+                        ClientEnd::Clean => assert!(!self.head_held),
+                        ClientEnd::Abort | ClientEnd::Nothing => {}
+                    }
                 }
             }
         }
@@ -142,20 +177,37 @@ fn take(step: &Step, now: std::time::Instant, dispatch: &mut Dispatch, host: &mu
         Step::Body(progress) => dispatch.handle_body(now, *progress),
         Step::ClientGone => return dispatch.handle_client_gone(now),
         Step::ClientStalled => return dispatch.handle_client_stalled(now),
+        Step::Cancel => return dispatch.handle_cancel(now),
+        // A host keeps nothing and finds nothing full where it was not told to keep.
+        Step::Full if !host.head_held => return,
+        Step::Full => return dispatch.handle_full(),
         Step::Shutdown => return dispatch.handle_shutdown(now),
         Step::Advance(_) => return dispatch.handle_timeout(now),
     };
-    if relay == Relay::Forward {
-        assert!(!host.finished, "nothing is forwarded after the end");
-        host.head_forwarded = true;
+    match relay {
+        Relay::Forward => {
+            assert!(!host.finished, "nothing is forwarded after the end");
+            // The progress that releases a head comes behind it; and a run that is answered at once
+            // has no head of its own.
+            let has_head = host.streamed || matches!(step, Step::Head(_));
+            host.head_forwarded |= has_head && !host.head_held;
+        }
+        Relay::Hold => {
+            assert!(
+                !host.finished && !host.head_forwarded,
+                "nothing is held behind a released head"
+            );
+            host.head_held = true;
+        }
+        Relay::Discard => {}
     }
 }
 
 /// Plays one request to its end.
 fn play(steps: &[Step], spec: Spec) {
     let mut now = spec.received;
+    let mut host = Host { streamed: spec.streamed, ..Host::default() };
     let mut dispatch = Dispatch::new(spec);
-    let mut host = Host::default();
     for step in steps {
         if let Step::Advance(ms) = step {
             now += Duration::from_millis(*ms);
@@ -187,8 +239,13 @@ proptest! {
         steps in prop::collection::vec(step(), 0..40),
         streamed in any::<bool>(),
         whole in prop::option::of(1..600u64),
+        recovery in prop_oneof![
+            1 => Just(Recovery::Off), 1 => Just(Recovery::ConnectOnly), 4 => Just(Recovery::Full),
+        ],
+        hold in prop_oneof![1 => Just(0), 3 => Just(15)],
     ) {
         let deadlines = Deadlines { whole: whole.map(Duration::from_secs), ..Deadlines::default() };
-        play(&steps, Spec { streamed, deadlines, ..spec() });
+        let policy = Policy { hold_head: Duration::from_secs(hold), ..policy(recovery) };
+        play(&steps, Spec { streamed, deadlines, policy, ..spec() });
     }
 }

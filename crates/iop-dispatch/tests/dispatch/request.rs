@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use iop_dispatch::{
-    AttemptRecord, CancelCause, ClientEnd, Deadlines, Dispatch, Ended, Evidence, Finish, Grant,
-    Output, Relay, Send, Spec,
+    AttemptRecord, Budget, CancelCause, ClientEnd, Deadlines, Dispatch, Ended, Evidence, Finish,
+    Grant, Output, Policy, Reason, Relay, Retry, Send, Spec,
 };
-use iop_types::{CloseReason, ErrorCode, Failure, Form, Generation, Refusal, Requeue};
+use iop_types::{CloseReason, ErrorCode, Failure, Form, Generation, Recovery, Refusal, Requeue};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
@@ -24,7 +24,23 @@ pub(crate) fn spec() -> Spec {
         deadlines: Deadlines::default(),
         streamed: true,
         has_finish: true,
+        policy: policy(Recovery::Off),
     }
+}
+
+/// A policy that holds heads for 15 s and has a fresh budget.
+pub(crate) fn policy(recovery: Recovery) -> Policy {
+    Policy {
+        recovery,
+        hold_head: 15 * SECOND,
+        is_repeatable: true,
+        budget: Budget::new(Instant::now()),
+    }
+}
+
+/// A streamed chat that may be tried again.
+pub(crate) fn recoverable() -> Spec {
+    Spec { policy: policy(Recovery::Full), ..spec() }
 }
 
 pub(crate) fn grant(form: Form) -> Grant {
@@ -35,21 +51,27 @@ pub(crate) fn grant(form: Form) -> Grant {
         generation: Generation(1),
         form,
         why: "least_loaded",
+        has_others: true,
         asks_usage: false,
     }
 }
 
 impl Request {
     pub(crate) fn new(spec: Spec) -> Self {
-        Self { dispatch: Dispatch::new(spec), now: spec.received, told: Vec::new() }
+        Self { now: spec.received, dispatch: Dispatch::new(spec), told: Vec::new() }
+    }
+
+    /// A request whose first attempt is out.
+    pub(crate) fn sent_with(spec: Spec, form: Form) -> Self {
+        let mut request = Self::new(spec);
+        request.granted(grant(form));
+        request.expect_send();
+        request
     }
 
     /// A streamed chat whose first attempt is out.
     pub(crate) fn sent(form: Form) -> Self {
-        let mut request = Self::new(spec());
-        request.granted(grant(form));
-        request.expect_send();
-        request
+        Self::sent_with(spec(), form)
     }
 
     /// A tunnel whose 200 head is the client's.
@@ -126,6 +148,26 @@ impl Request {
         self.drain();
     }
 
+    pub(crate) fn client_stalled(&mut self) {
+        self.dispatch.handle_client_stalled(self.now);
+        self.drain();
+    }
+
+    pub(crate) fn shut_down(&mut self) {
+        self.dispatch.handle_shutdown(self.now);
+        self.drain();
+    }
+
+    pub(crate) fn full(&mut self) {
+        self.dispatch.handle_full();
+        self.drain();
+    }
+
+    pub(crate) fn cancel(&mut self) {
+        self.dispatch.handle_cancel(self.now);
+        self.drain();
+    }
+
     /// Lets time pass, stopping at every instant at which the request wants to be called.
     pub(crate) fn advance(&mut self, by: Duration) {
         let end = self.now + by;
@@ -158,6 +200,21 @@ impl Request {
             [Output::Send(send)] => *send,
             other => panic!("not one send: {other:?}"),
         }
+    }
+
+    /// The one retry, and the send under the next grant.
+    pub(crate) fn expect_retry(&mut self) -> Retry {
+        match self.take_told().as_slice() {
+            [Output::Retry(retry)] => *retry,
+            other => panic!("not one retry: {other:?}"),
+        }
+    }
+
+    /// Is tried again for this reason, and granted again.
+    pub(crate) fn expect_again(&mut self, reason: Reason, form: Form) {
+        assert_eq!(self.expect_retry().reason, reason);
+        self.granted(grant(form));
+        self.expect_send();
     }
 
     /// The end of a request whose attempt has returned: the permit, then the finish.
@@ -209,7 +266,7 @@ pub(crate) fn code(finish: &Finish) -> ErrorCode {
 pub(crate) fn error_code(client: &ClientEnd) -> ErrorCode {
     match client {
         ClientEnd::Error(failure) | ClientEnd::ErrorEvent(failure) => failure.code,
-        ClientEnd::Clean | ClientEnd::Abort | ClientEnd::Nothing => {
+        ClientEnd::Clean | ClientEnd::KeptAnswer | ClientEnd::Abort | ClientEnd::Nothing => {
             panic!("{client:?} is no error")
         }
     }

@@ -1,4 +1,4 @@
-//! What is sent again, and what is not.
+//! What is sent again although nothing failed, and what is not.
 
 use iop_dispatch::{ClientEnd, Ended, Evidence, Outcome, Output, Relay};
 use iop_types::{Attempt, ErrorCode, Failure, Form, Refusal, Requeue};
@@ -75,7 +75,7 @@ fn a_request_that_went_back_can_be_refused_by_admission() {
 }
 
 #[test]
-fn a_failure_is_not_tried_again_and_history_says_so() {
+fn with_recovery_off_a_failure_is_not_tried_again_and_history_says_so() {
     for code in [ErrorCode::ConnectFailed, ErrorCode::ProviderError, ErrorCode::NodeLost] {
         let mut request = Request::sent(Form::Tunnel);
         request.failed(code);

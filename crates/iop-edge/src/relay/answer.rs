@@ -1,9 +1,9 @@
 //! The client's answer as it comes into being: its head, what of its body is ready, how it ends.
 //!
 //! ```text
-//! nothing ─► head ─► body … ─► clean end
-//!    │                 └─────► broken off (relayed), or one error event (written by the Edge)
-//!    └─► whole: an error, or an answer that is written at once
+//! nothing ─► head, perhaps held ─► body … ─► clean end
+//!    │          │                    └─────► broken off (relayed), or one error event (written here)
+//!    └──────────┴─► whole: an error, or an answer that is written at once
 //! ```
 
 use std::collections::VecDeque;
@@ -45,6 +45,8 @@ pub(crate) enum Head {
 pub(super) struct Answer {
     source: Source,
     head: Option<Head>,
+    /// Whether the head is kept back, and what came behind it with it.
+    is_held: bool,
     ready: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     end: Option<End>,
@@ -109,6 +111,26 @@ impl Answer {
             _ => headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()),
         };
         self.head = Some(Head::Relayed { status, headers });
+    }
+
+    /// The head that came is kept back until [`release`](Self::release).
+    pub(super) const fn hold(&mut self) {
+        self.is_held = true;
+        // Our own keep-alives begin behind the head.
+        self.written_at = None;
+    }
+
+    /// Counts what is kept behind a head that is held.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.ready.iter().map(Bytes::len).sum()
+    }
+
+    /// The client gets the head that was kept back.
+    pub(super) fn release(&mut self, now: Instant) {
+        self.is_held = false;
+        if matches!(self.source, Source::Run(_)) {
+            self.written_at = Some(now);
+        }
     }
 
     /// A piece of the provider's body came and is the client's.
@@ -199,8 +221,11 @@ impl Answer {
     ) -> Option<(Usage, UsageSource)> {
         // A client that left takes the tail of a relayed body with it.
         self.break_off();
+        // Whatever is left of a head that was held is no news any more.
+        self.is_held = false;
         match client {
             ClientEnd::Clean => self.finish_clean(now),
+            ClientEnd::KeptAnswer => self.end = Some(End::Clean),
             ClientEnd::Error(failure) => self.fail(&failure),
             ClientEnd::ErrorEvent(failure) => {
                 self.ready.push_back(error_event(failure.code, &failure.message));
@@ -240,6 +265,9 @@ impl Answer {
     }
 
     fn fail(&mut self, failure: &Failure) {
+        // What came behind a head that the client never got.
+        self.ready.clear();
+        self.trailers = None;
         self.head = Some(Head::Whole(ErrorAnswer::from_failure(failure).into_response()));
         self.end = Some(End::Clean);
     }
@@ -248,7 +276,7 @@ impl Answer {
 
     /// Returns the head, once.
     pub(super) const fn take_head(&mut self) -> Option<Head> {
-        self.head.take()
+        if self.is_held { None } else { self.head.take() }
     }
 
     /// Yields what is ready of the body.

@@ -101,6 +101,7 @@ impl Attempt {
             CancelCause::ClientGone => v1::CancelReason::ClientGone,
             CancelCause::ClientStalled => v1::CancelReason::ClientStalled,
             CancelCause::Deadline => v1::CancelReason::Deadline,
+            CancelCause::Operator => v1::CancelReason::Operator,
             CancelCause::ShuttingDown => v1::CancelReason::ShuttingDown,
         });
     }
@@ -116,6 +117,7 @@ pub(super) fn grant(call: &Call, candidate: &Candidate) -> Grant {
         generation: instance.generation,
         form: candidate.form,
         why: candidate.why.as_str(),
+        has_others: candidate.has_others,
         // A refusal can be blamed on our option only where the client sent none of its own.
         asks_usage: wants_injection(call, candidate) && !call.routing.has_stream_options(),
     }
@@ -248,22 +250,28 @@ impl State {
     fn handle_frame(&mut self, now: Instant, frame: TunnelFrame) {
         let ended = match frame {
             TunnelFrame::Head(head) => {
-                if self.machine.handle_head(now, head.status) == Relay::Forward {
+                let relay = self.machine.handle_head(now, head.status);
+                if relay != Relay::Discard {
                     let attempt = self.attempt.as_mut();
                     let usage = attempt.map(|attempt| std::mem::take(&mut attempt.usage));
-                    self.original = None;
                     self.answer.handle_head(&head, usage.unwrap_or_default());
+                    self.keep_what_may_be_needed(relay);
                 }
                 return;
             }
             TunnelFrame::Body { data, progress } => {
-                if self.machine.handle_body(now, progress) == Relay::Forward {
-                    self.answer.handle_body(data);
+                match self.machine.handle_body(now, progress) {
+                    Relay::Forward => self.answer.handle_body(data),
+                    Relay::Hold => {
+                        self.answer.handle_body(data);
+                        self.bound_what_is_held();
+                    }
+                    Relay::Discard => {}
                 }
                 return;
             }
             TunnelFrame::Trailers(trailers) => {
-                if self.machine.handle_body(now, false) == Relay::Forward {
+                if self.machine.handle_body(now, false) != Relay::Discard {
                     self.answer.handle_trailers(&trailers);
                 }
                 return;
@@ -283,9 +291,10 @@ impl State {
         let ended = match event.kind {
             EventKind::Start => {
                 self.answer.note_usage(&event);
-                if self.machine.handle_start(now) == Relay::Forward {
-                    self.original = None;
+                let relay = self.machine.handle_start(now);
+                if relay != Relay::Discard {
                     self.answer.handle_start(now);
+                    self.keep_what_may_be_needed(relay);
                 }
                 return;
             }
@@ -307,6 +316,29 @@ impl State {
         self.machine.handle_ended(now, ended);
     }
 }
+
+impl State {
+    /// A head came: it is held back, or the request itself may be let go.
+    fn keep_what_may_be_needed(&mut self, relay: Relay) {
+        if relay == Relay::Hold {
+            self.answer.hold();
+        }
+        if !self.machine.may_send_again() {
+            self.original = None;
+        }
+    }
+
+    /// What a provider sends behind a head that is held goes no further than this.
+    fn bound_what_is_held(&mut self) {
+        if self.answer.held_bytes() > MAX_HELD {
+            self.machine.handle_full();
+        }
+    }
+}
+
+/// Bytes that are kept of an answer whose head is held: an error page, or keep-alives of 15 s, many
+/// times over, and little enough for every stream of a link at once.
+const MAX_HELD: usize = 16 * 1024;
 
 /// The failure of an upload that would have to be sent anew and has passed already.
 fn gone_by() -> Failure {

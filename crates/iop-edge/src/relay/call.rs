@@ -51,6 +51,13 @@ pub(crate) enum Payload {
     Arriving(Box<Upload>),
 }
 
+impl Payload {
+    /// Says whether all of it is here and can be sent any number of times.
+    pub(super) const fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole(_))
+    }
+}
+
 impl Call {
     /// Says whether the client wants its answer piece by piece; vectors come whole whatever it says.
     pub(super) fn is_stream(&self) -> bool {

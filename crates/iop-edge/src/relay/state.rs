@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::HeaderMap;
 use iop_admission::Refused;
-use iop_dispatch::{AttemptEnd, Dispatch, Ended, Finish, IdleRule, Output, Spec};
+use iop_dispatch::{AttemptEnd, ClientEnd, Dispatch, Ended, Finish, IdleRule, Output, Retry, Spec};
 use iop_types::Requeue;
 
 use super::Request;
@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) upload: Option<Box<Upload>>,
     pub(super) attempt: Option<Attempt>,
     pub(super) answer: Answer,
+    /// A provider's answer that another attempt may not better.
+    pub(super) kept: Option<Box<Answer>>,
     pub(super) timer: Timer,
     pub(super) client: Client,
     /// Whether it left the table of live requests.
@@ -73,6 +75,7 @@ impl State {
             upload,
             attempt: None,
             answer: Answer::default(),
+            kept: None,
             timer: Timer::default(),
             client: Client::new(rule),
             has_left: false,
@@ -190,6 +193,11 @@ impl State {
                 }
                 Output::LeaveQueue => self.seat = Seat::Nowhere,
                 Output::Requeue(cause) => self.requeue(request, now, cause),
+                Output::Retry(retry) => self.retry(request, now, retry),
+                Output::ReleaseHead => {
+                    self.answer.release(now);
+                    self.original = None;
+                }
                 Output::Release => {
                     self.attempt = None;
                     self.seat = Seat::Nowhere;
@@ -215,8 +223,28 @@ impl State {
         }
     }
 
+    /// The attempt failed and the client has nothing of it: what came of it is discarded.
+    fn retry(&mut self, request: &Request, now: Instant, retry: Retry) {
+        self.attempt = None;
+        let answer = std::mem::take(&mut self.answer);
+        if retry.keeps_answer {
+            self.kept = Some(Box::new(answer));
+        }
+        request.core.metrics.count_retry(retry.reason.as_str());
+        tracing::debug!(run_id = %request.call.receipt.run_id, reason = retry.reason.as_str(), "trying again");
+        if let Seat::Held(held) = std::mem::replace(&mut self.seat, Seat::Nowhere) {
+            self.stand(request, now, held.retry(retry.reason.is_answer()));
+        }
+    }
+
     /// The request is over for its client.
     fn finish(&mut self, request: &Request, now: Instant, finish: Finish) {
+        if finish.client == ClientEnd::KeptAnswer {
+            debug_assert!(self.kept.is_some(), "an answer is kept where the machine said so");
+            self.answer = self.kept.take().map(|kept| *kept).unwrap_or_default();
+        }
+        self.kept = None;
+        self.original = None;
         let usage = self.answer.finish(request, now, finish.client);
         let core = &request.core;
         let receipt = &request.call.receipt;

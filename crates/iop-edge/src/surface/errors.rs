@@ -21,6 +21,8 @@ pub(crate) struct ErrorAnswer {
     param: Option<&'static str>,
     retry_after: Option<u64>,
     allow: Option<&'static str>,
+    /// Whether the same request may succeed later.
+    can_succeed: bool,
 }
 
 impl ErrorAnswer {
@@ -35,6 +37,7 @@ impl ErrorAnswer {
             param: None,
             retry_after: default_retry_after(code),
             allow: None,
+            can_succeed: code.is_retryable(),
         }
     }
 
@@ -74,6 +77,11 @@ impl ErrorAnswer {
         {
             answer.status = status;
         }
+        if failure.is_retryable() {
+            answer.can_succeed = true;
+            // A stall whose call returned holds nothing at the provider.
+            answer.retry_after = answer.retry_after.or(Some(1));
+        }
         if let Some(seconds) = failure.retry_after_s {
             answer.retry_after = Some(u64::from(seconds));
         }
@@ -94,7 +102,7 @@ impl ErrorAnswer {
         // A provider that is busy or limits its callers may take the same request later.
         let is_busy =
             matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        self.code.is_retryable() || (self.code == ErrorCode::ProviderError && is_busy)
+        self.can_succeed || (self.code == ErrorCode::ProviderError && is_busy)
     }
 
     /// Writes the answer.

@@ -34,13 +34,15 @@ pub(crate) struct Operation {
     pub(crate) text: Option<TextKind>,
     /// Whether its body may be a form, which streams through.
     pub(crate) takes_form: bool,
+    /// Whether it may be executed twice: it leaves nothing behind and costs no more than tokens.
+    pub(crate) is_repeatable: bool,
 }
 
 impl Operation {
     /// An operation that is only relayed.
     const fn relayed(name: &'static str, path: &'static str) -> Self {
         let need = Need { method: "POST", path, run: None };
-        Self { name, need, text: None, takes_form: false }
+        Self { name, need, text: None, takes_form: false, is_repeatable: false }
     }
 
     /// An operation that is only relayed and brings a file.
@@ -67,20 +69,23 @@ pub(crate) static OPERATIONS: [Operation; 10] = [
         need: Need { method: "POST", path: "/v1/chat/completions", run: Some(RunKind::Chat) },
         text: Some(TextKind::Chat),
         takes_form: false,
+        is_repeatable: true,
     },
     Operation {
         name: "openai.completions",
         need: Need { method: "POST", path: "/v1/completions", run: Some(RunKind::Completion) },
         text: Some(TextKind::Completion),
         takes_form: false,
+        is_repeatable: true,
     },
     Operation {
         name: "openai.embeddings",
         need: Need { method: "POST", path: "/v1/embeddings", run: Some(RunKind::Embedding) },
         text: None,
         takes_form: false,
+        is_repeatable: true,
     },
-    Operation::relayed("openai.rerank", "/v1/rerank"),
+    Operation { is_repeatable: true, ..Operation::relayed("openai.rerank", "/v1/rerank") },
     Operation::relayed("openai.moderations", "/v1/moderations"),
     Operation::relayed("openai.speech", "/v1/audio/speech"),
     Operation::uploaded("openai.transcriptions", "/v1/audio/transcriptions"),

@@ -11,6 +11,7 @@ mod http;
 mod limits;
 mod models;
 mod queue;
+mod recovery;
 mod run;
 mod shutdown;
 mod tunnel;

@@ -219,9 +219,11 @@ async fn an_empty_run_is_a_whole_answer() {
 #[tokio::test]
 async fn a_silent_provider_is_bridged_by_comments_after_the_head_and_only_in_streams() {
     let timing = Timing { keep_alive: Duration::from_millis(30), ..Timing::default() };
-    let world = World::timed("version: 1\n", timing).await;
+    let file = "version: 1\nnodes: { box: { providers: { p: { adapter: mock } } } }\n\
+                routes: { r: { hold_head: 0s, candidates: [{ node: box, provider: p, target: m }] } }\n";
+    let world = World::timed(file, timing).await;
     let mut node = world.node("box", vec![run("p", &["m"], 8)]).await;
-    let mut client = world.chat(&streamed()).await;
+    let mut client = world.chat(&json!({ "model": "r", "stream": true, "messages": [] })).await;
     let mut taken = node.next().await;
     // Before the head nothing may be sent: the status is not known.
     tokio::time::sleep(Duration::from_millis(100)).await;

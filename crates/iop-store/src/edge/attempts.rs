@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use iop_types::{Attempt, Generation, NodeId, ProviderKey, Target};
+use serde::Deserialize;
 
 use crate::record::{AttemptRecord, TerminalRecord};
 
@@ -21,10 +22,13 @@ type Written<'a> = (
     Option<u64>,
     Option<u64>,
     Option<&'a TerminalRecord>,
+    Option<bool>,
 );
 
-/// An attempt on its way out of a row.
-type Read = (
+/// An attempt on its way out of a row. What rows of earlier versions lack comes last and is absent:
+/// writing a million of them anew would keep an upgrade waiting.
+#[derive(Deserialize)]
+struct Read(
     Attempt,
     NodeId,
     ProviderKey,
@@ -36,6 +40,7 @@ type Read = (
     Option<u64>,
     Option<u64>,
     Option<TerminalRecord>,
+    #[serde(default)] Option<bool>,
 );
 
 /// Where the Node is in an attempt's array, as SQL's JSON functions count.
@@ -61,6 +66,7 @@ pub(super) fn write(attempts: &[AttemptRecord], text: &mut Vec<u8>) -> serde_jso
             attempt.first_token_ms,
             attempt.ended_ms,
             attempt.terminal.as_ref(),
+            attempt.recovery_eligible,
         );
         serde_json::to_writer(&mut *text, &values)?;
     }
@@ -75,7 +81,7 @@ pub(super) fn read(text: &str) -> serde_json::Result<Vec<AttemptRecord>> {
 }
 
 fn record(read: Read) -> AttemptRecord {
-    let (
+    let Read(
         attempt,
         node,
         provider,
@@ -87,6 +93,7 @@ fn record(read: Read) -> AttemptRecord {
         first_token_ms,
         ended_ms,
         terminal,
+        recovery_eligible,
     ) = read;
     AttemptRecord {
         attempt,
@@ -100,5 +107,6 @@ fn record(read: Read) -> AttemptRecord {
         first_token_ms,
         ended_ms,
         terminal,
+        recovery_eligible,
     }
 }

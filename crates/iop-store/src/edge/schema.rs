@@ -7,7 +7,7 @@
 //! leaves to be interrupted.
 
 /// Steps of the schema; see [`Schema::STEPS`](crate::database::Schema::STEPS).
-pub(super) const STEPS: &[&str] = &[ONE_ROW_AN_ATTEMPT, ONE_ROW_A_RUN];
+pub(super) const STEPS: &[&str] = &[ONE_ROW_AN_ATTEMPT, ONE_ROW_A_RUN, VERDICT_OF_AN_ATTEMPT];
 
 const ONE_ROW_AN_ATTEMPT: &str = "
     CREATE TABLE runs (
@@ -126,6 +126,10 @@ const ONE_ROW_A_RUN: &str = "
     DROP TABLE earlier_attempts;
     DROP TABLE earlier_runs;
 ";
+
+/// Attempts have one more element, which rows from before do not need. The step is counted so that an
+/// earlier version leaves the file alone instead of stumbling over it.
+const VERDICT_OF_AN_ATTEMPT: &str = "";
 
 /// Ends what a killed process left at work.
 pub(super) const INTERRUPT: &str = "
