@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use iop_execution::{
-    BoxFuture, CallError, Cancelled, Completion, DiscoverError, Discovery, Fenced, Outlet,
-    Provider, StartError,
+    BoxFuture, CallError, Cancelled, Completion, DiscoverError, Discovery, Fenced, Look, Outlet,
+    Probe, ProbeOutcome, Provider, StartError,
 };
-use iop_types::{AdapterType, Capabilities, Event, RunKind, RunRequest};
+use iop_types::{AdapterType, Capabilities, Event, HealthEvidence, RunKind, RunRequest};
 
 use self::plan::{Step, plan};
 use self::prompt::Prompt;
@@ -73,6 +73,10 @@ impl Provider for Mock {
         Box::pin(std::future::ready(Ok(discovery)))
     }
 
+    fn probe(&self) -> Option<&dyn Probe> {
+        Some(self)
+    }
+
     fn run<'a>(
         &'a self,
         request: RunRequest,
@@ -90,6 +94,19 @@ impl Provider for Mock {
             }
             if stage.cancelled.is_cancelled() { Err(CallError::Cancelled) } else { Ok(completion) }
         })
+    }
+}
+
+impl Probe for Mock {
+    fn probe(&self, look: Look) -> BoxFuture<'_, ProbeOutcome> {
+        let is_served = self.targets.select(self.script.targets.iter().cloned());
+        let outcome = match self.script.answer_for(&look.target).health {
+            _ if !is_served.contains(&look.target) => ProbeOutcome::Unavailable,
+            HealthEvidence::Available => ProbeOutcome::Available,
+            HealthEvidence::Unavailable => ProbeOutcome::Unavailable,
+            HealthEvidence::Unknown => ProbeOutcome::Unknown,
+        };
+        Box::pin(std::future::ready(outcome))
     }
 }
 

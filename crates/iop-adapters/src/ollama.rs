@@ -14,8 +14,10 @@
 //! chooses by the declared operations alone.
 
 mod commands;
+mod contexts;
 mod discovery;
 mod operations;
+mod probe;
 mod run;
 mod tunnel;
 
@@ -23,10 +25,11 @@ use bytes::Bytes;
 use iop_dialect::ollama::Forced;
 use iop_execution::{
     BoxFuture, CallError, Cancelled, Commands, Completion, Connections, DiscoverError, Discovery,
-    Outlet, Provider, StartError, Tunnel,
+    Outlet, Probe, Provider, StartError, Tunnel,
 };
 use iop_types::{AdapterType, Capabilities, Event, RunRequest};
 
+use self::contexts::Contexts;
 use crate::build::{BuildError, Tools};
 use crate::server::Server;
 use crate::settings::{ProviderSettings, Targets};
@@ -36,6 +39,10 @@ pub(crate) struct Ollama {
     server: Server,
     targets: Targets,
     forced: Forced,
+    /// What targets were last asked for with.
+    contexts: Contexts,
+    /// Whether every request is counted by somebody else.
+    is_hosted: bool,
     capabilities: Capabilities,
 }
 
@@ -45,6 +52,8 @@ impl Ollama {
             server: Server::new(settings, tools)?,
             targets: settings.targets.clone(),
             forced: settings.forced.clone(),
+            contexts: Contexts::default(),
+            is_hosted: settings.is_hosted,
             capabilities: Capabilities {
                 tunnel: operations::tunnel(!settings.forced.is_nothing()),
                 runs: operations::RUNS.to_vec(),
@@ -94,6 +103,10 @@ impl Provider for Ollama {
     }
 
     fn tunnel(&self) -> Option<&dyn Tunnel> {
+        Some(self)
+    }
+
+    fn probe(&self) -> Option<&dyn Probe> {
         Some(self)
     }
 }

@@ -58,8 +58,8 @@ pub struct Provider {
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// Whether somebody else runs the server and counts every request. Absent: true exactly where
-    /// the endpoint is not on a loopback or private address. Acts with health probes, which are to
-    /// come.
+    /// the endpoint is not on a loopback or private address. Such a server is asked for no token when
+    /// its health is looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosted: Option<bool>,
     /// How token counts of streams are obtained.

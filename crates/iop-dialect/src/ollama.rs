@@ -30,6 +30,6 @@ pub use chat::chat_body;
 pub use completion::completion_body;
 pub use embeddings::{EmbedBody, embed_body, read_embed};
 pub use error::RequestError;
-pub use forced::Forced;
+pub use forced::{Forced, asked_num_ctx};
 pub use models::{ModelNamesError, read_model_names};
 pub use reader::{Ended, StreamReader, Timings};

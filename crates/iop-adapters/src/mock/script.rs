@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use iop_types::{ErrorCode, Failure, Target};
+use iop_types::{ErrorCode, Failure, HealthEvidence, Target};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -56,6 +56,8 @@ pub(crate) struct Answer {
     pub(crate) silence: Option<Silence>,
     /// Whether a cancelled call goes on to its end.
     pub(crate) ignore_cancel: bool,
+    /// What a look at the target shows.
+    pub(crate) health: HealthEvidence,
     /// Length of embedding vectors.
     pub(crate) dimensions: usize,
 }
@@ -155,6 +157,7 @@ impl Default for Answer {
             error: None,
             silence: None,
             ignore_cancel: false,
+            health: HealthEvidence::Available,
             dimensions: 8,
         }
     }
@@ -181,6 +184,7 @@ impl Answer {
             error: fields.nested("error", ScriptedError::read)?,
             silence: fields.nested("silence", Silence::read)?,
             ignore_cancel: fields.take("ignore_cancel")?.unwrap_or(default.ignore_cancel),
+            health: fields.take("health")?.unwrap_or(default.health),
             dimensions: fields.take("dimensions")?.unwrap_or(default.dimensions),
         };
         if answer.chunk_chars == Some(0) {

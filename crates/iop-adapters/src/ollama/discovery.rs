@@ -20,7 +20,7 @@ const GREETING: &[u8] = b"Ollama is running";
 /// A page for people is longer, and no greeting.
 const MAX_GREETING: usize = 4 << 10;
 
-const TAGS: &str = "/api/tags";
+pub(super) const TAGS: &str = "/api/tags";
 const PS: &str = "/api/ps";
 
 impl Ollama {

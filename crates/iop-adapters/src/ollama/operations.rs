@@ -46,6 +46,11 @@ pub(super) fn carries_options(path: &str) -> bool {
     NATIVE.iter().any(|(_, native)| *native == path)
 }
 
+/// Says whether this path executes something.
+pub(super) fn is_inference(path: &str) -> bool {
+    carries_options(path) || FOREIGN.iter().any(|(_, foreign)| *foreign == path)
+}
+
 /// Returns the allow-list as a capability. Compared byte for byte, so that no other spelling of a
 /// path passes. With forced options no path is on it that could not carry them: the Edge then
 /// chooses the run form, which is executed by the native ones.

@@ -9,6 +9,7 @@ use iop_execution::{CallError, Cancelled, Completion, Outlet};
 use iop_net::http::Head;
 use iop_types::{ErrorCode, Event, EventKind, Failure, RunKind, RunRequest};
 
+use super::contexts::Context;
 use super::{Ollama, operations};
 use crate::server::{Exchange, Reader, content_type, read_stream, read_whole, unexpected};
 
@@ -35,6 +36,7 @@ impl Ollama {
         let prepared = self.prepare(&request, &input).map_err(CallError::Failed)?;
         // Images make inputs large; the provider's body is all that is needed from here on.
         drop(input);
+        self.contexts.note(&request.head.target, Context::of_body(&prepared.body));
         let call = self.server.execute(prepared.path, prepared.body);
         let mut exchange = Exchange::new(call, cancelled);
         let head = exchange.head().await?;

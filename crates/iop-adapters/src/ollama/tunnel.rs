@@ -5,6 +5,7 @@ use iop_execution::{Body, BodySource, BoxFuture, CallError, Cancelled, Outlet, T
 use iop_net::http::{Body as ProviderBody, Request};
 use iop_types::{ErrorCode, Failure, TunnelFrame, TunnelRequest};
 
+use super::contexts::Context;
 use super::{Ollama, operations};
 use crate::server::{Exchange, relay, relayed};
 
@@ -35,6 +36,15 @@ impl Ollama {
     ) -> Result<Request, CallError> {
         let target = request.path_and_query.as_str();
         let path = target.split_once('?').map_or(target, |(path, _)| path);
+        if operations::is_inference(path) {
+            let context = match &body {
+                // These can ask for nothing.
+                _ if !operations::carries_options(path) => Context::Default,
+                Body::Full(body) => Context::of_body(body),
+                Body::Stream(_) => Context::Unread,
+            };
+            self.contexts.note(&request.head.target, context);
+        }
         if self.forced.is_nothing() || !operations::carries_options(path) {
             return relayed(&self.capabilities, request, body).map_err(CallError::Failed);
         }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use iop_adapters::{BuildError, ProviderSettings, Targets, build};
-use iop_execution::{CallError, Completion};
+use iop_execution::{CallError, Completion, ProbeOutcome};
 use iop_types::{AdapterType, ErrorCode, Event, EventKind, Part, RunKind, Usage};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Outcome, built, run, run_until, tools};
+use crate::support::{Outcome, built, look_at, run, run_until, tools};
 
 const CHAT: &str = r#"{"messages":[{"role":"user","content":"who are you?"}]}"#;
 
@@ -38,6 +38,22 @@ async fn the_demonstration_says_what_it_is_word_by_word_and_reports_usage() {
     assert_eq!(completion.finish[0].reason, "stop");
     let usage = Usage { input_tokens: 3, output_tokens: words as u64 };
     assert_eq!(completion.usage, Some(usage));
+}
+
+#[tokio::test]
+async fn health_is_what_the_script_says() {
+    let script = r#"{"targets":["a","b","c"],"by_target":{"b":{"health":"unavailable"},"c":{"health":"unknown"}}}"#;
+    let provider = built(&scripted(script));
+    for (target, outcome) in [
+        ("a", ProbeOutcome::Available),
+        ("b", ProbeOutcome::Unavailable),
+        ("c", ProbeOutcome::Unknown),
+        ("d", ProbeOutcome::Unavailable),
+    ] {
+        assert_eq!(provider.probe().unwrap().probe(look_at(target)).await, outcome, "{target}");
+    }
+    let wrong = build(&scripted(r#"{"answer":{"health":"ill"}}"#), &tools());
+    assert!(wrong.is_err_and(|error| error.to_string().contains("script.answer.health")));
 }
 
 #[tokio::test(start_paused = true)]

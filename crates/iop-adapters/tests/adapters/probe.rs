@@ -1,13 +1,17 @@
 //! What a probe concludes, row by row of the table in docs/health.md.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use iop_execution::{Look, ProbeOutcome};
+use iop_adapters::Forced;
+use iop_execution::{Body, Look, ProbeOutcome, Provider};
 use iop_testkit::script::Script;
-use iop_testkit::{ScriptedProvider, answer};
+use iop_testkit::{ScriptedOllama, ScriptedProvider, answer};
+use iop_types::{AdapterType, RunKind};
 use serde_json::json;
 
-use crate::support::{adapter, built, look_at, settings};
+use crate::support::{adapter, built, look_at, run, settings, tunnel, tunnel_request};
 
 const MODELS: &str = "/v1/models";
 const CHAT: &str = "/v1/chat/completions";
@@ -165,4 +169,134 @@ async fn a_hosted_server_is_asked_for_its_list_alone() {
     assert_eq!(server.log().exchanges.len(), 0);
     let outcome = adapter.probe().unwrap().probe(look_at("n")).await;
     assert_eq!(outcome, ProbeOutcome::Unavailable);
+}
+
+// ---- Ollama ----
+
+/// The target of the test support's requests.
+const MODEL: &str = "served-model";
+
+async fn ollama() -> ScriptedOllama {
+    let ollama = ScriptedOllama::start().await;
+    ollama.set_models(&[MODEL, "embedder"]);
+    ollama
+}
+
+fn speaks_to(ollama: &ScriptedOllama, forced: Forced, is_hosted: bool) -> Arc<dyn Provider> {
+    let mut settings = settings(&ollama.endpoint());
+    settings.adapter = AdapterType::Ollama;
+    settings.forced = forced;
+    settings.is_hosted = is_hosted;
+    built(&settings)
+}
+
+fn forced(num_ctx: u32) -> Forced {
+    Forced { num_ctx: NonZeroU32::new(num_ctx), keep_alive: Some("-1".to_owned()) }
+}
+
+async fn examined(adapter: &Arc<dyn Provider>, look: Look) -> ProbeOutcome {
+    adapter.probe().expect("the adapter has a probe").probe(look).await
+}
+
+async fn chats(adapter: &Arc<dyn Provider>, members: &str) {
+    let body =
+        format!(r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":"hi"}}]{members}}}"#);
+    let ran = run(&**adapter, RunKind::Chat, &body).await;
+    assert!(ran.result.is_ok(), "{:?}", ran.result);
+}
+
+fn generations(ollama: &ScriptedOllama) -> usize {
+    let log = ollama.provider().log();
+    log.exchanges.iter().filter(|exchange| exchange.request.path() == "/api/generate").count()
+}
+
+#[tokio::test]
+async fn an_ollama_that_generates_is_available_with_the_forced_options() {
+    let ollama = ollama().await;
+    let adapter = speaks_to(&ollama, forced(8192), false);
+    chats(&adapter, "").await;
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Available);
+    assert_eq!(ollama.loads().len(), 1, "the look loads nothing anew");
+    let log = ollama.provider().log();
+    let asked = log.exchanges.last().unwrap().request.json();
+    let options = json!({"num_predict": 1, "num_ctx": 8192});
+    assert_eq!((&asked["options"], &asked["keep_alive"]), (&options, &json!(-1)));
+}
+
+#[tokio::test]
+async fn a_look_at_ollama_asks_as_the_last_request_did_and_loads_nothing_anew() {
+    for members in [r#","options":{"num_ctx":16384}"#, ""] {
+        let ollama = ollama().await;
+        let adapter = speaks_to(&ollama, Forced::default(), false);
+        chats(&adapter, members).await;
+        assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Available);
+        assert_eq!(ollama.loads().len(), 1, "{members}");
+    }
+}
+
+#[tokio::test]
+async fn a_tunnelled_request_says_with_what_its_model_is_loaded_too() {
+    let ollama = ollama().await;
+    let adapter = speaks_to(&ollama, Forced::default(), false);
+    let body = format!(r#"{{"model":"{MODEL}","prompt":"hi","options":{{"num_ctx":4097}}}}"#);
+    let relayed = tunnel(&*adapter, tunnel_request("/api/generate", &[]), Body::Full(body.into()));
+    assert!(relayed.await.result.is_ok());
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Available);
+    assert_eq!(ollama.loads().len(), 1);
+}
+
+#[tokio::test]
+async fn an_ollama_of_which_nothing_was_asked_is_asked_for_nothing() {
+    let ollama = ollama().await;
+    let adapter = speaks_to(&ollama, Forced::default(), false);
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Unknown);
+    assert_eq!((ollama.loads().len(), generations(&ollama)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_hung_ollama_that_goes_on_listing_is_unknown() {
+    let ollama = ollama().await;
+    let adapter = speaks_to(&ollama, forced(8192), false);
+    chats(&adapter, "").await;
+    ollama.provider().on("/api/generate", |_| silent());
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Unknown);
+    ollama.provider().on("/api/generate", |_| answer::json(503, &json!({"error": "server busy"})));
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Unknown);
+}
+
+#[tokio::test]
+async fn an_ollama_that_says_nothing_is_silent_and_one_without_the_model_unavailable() {
+    let ollama = ollama().await;
+    let adapter = speaks_to(&ollama, forced(8192), false);
+    chats(&adapter, "").await;
+    assert_eq!(examined(&adapter, look_at("other")).await, ProbeOutcome::Unavailable);
+    ollama.set_models(&["another"]);
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Unavailable);
+    ollama.provider().on("/api/tags", |_| silent());
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Silent);
+    ollama.provider().on("/api/tags", |_| Script::new().reset());
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Unavailable);
+}
+
+#[tokio::test]
+async fn an_embedding_model_proves_itself_by_a_vector() {
+    let ollama = ollama().await;
+    let adapter = speaks_to(&ollama, Forced::default(), false);
+    let mut request = tunnel_request("/api/embed", &[]);
+    request.head.target = "embedder".into();
+    let body = Body::Full(r#"{"model":"embedder","input":"hi"}"#.into());
+    assert!(tunnel(&*adapter, request, body).await.result.is_ok());
+    assert_eq!(examined(&adapter, look_at("embedder")).await, ProbeOutcome::Available);
+}
+
+#[tokio::test]
+async fn no_token_is_asked_of_ollama_where_that_is_not_allowed() {
+    let ollama = ollama().await;
+    for (is_hosted, may_generate) in [(true, true), (false, false)] {
+        let adapter = speaks_to(&ollama, forced(8192), is_hosted);
+        chats(&adapter, "").await;
+        let look = Look { may_generate, ..look_at(MODEL) };
+        assert_eq!(examined(&adapter, look).await, ProbeOutcome::Unknown);
+        assert_eq!(generations(&ollama), 0);
+    }
 }

@@ -59,6 +59,27 @@ impl Forced {
     }
 }
 
+/// Reads the context length that a body of Ollama's own API asks for; `None` where it leaves it to the
+/// server.
+///
+/// # Errors
+/// The body is no JSON object, or what it asks for is no length.
+pub fn asked_num_ctx(body: &[u8]) -> Result<Option<NonZeroU32>, BodyError> {
+    // Prompts are long, and few bodies speak of it at all.
+    if memchr::memmem::find(body, NUM_CTX.key.as_bytes()).is_none() {
+        return Ok(None);
+    }
+    let [options] = read_body(body, [Member::top("options")])?;
+    let Some(options) = options.filter(|options| type_name(options) == "an object") else {
+        return Ok(None);
+    };
+    let [asked] = read_object(options, [NUM_CTX])?;
+    let Some(asked) = asked.filter(|asked| type_name(asked) != "null") else { return Ok(None) };
+    let found = type_name(asked);
+    let expected = "a positive whole number";
+    asked.parse().map(Some).map_err(|_| BodyError::WrongType { key: NUM_CTX.key, expected, found })
+}
+
 fn change_options(
     body: &[u8],
     options: Option<&str>,

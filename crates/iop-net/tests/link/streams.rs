@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use iop_net::link::{RequestMessage, StreamError};
 use iop_types::CloseReason;
-use iop_wire::v1::CancelReason;
+use iop_wire::v1::{self, CancelReason};
 use tokio::sync::mpsc;
 
 use crate::support::{
@@ -97,7 +97,7 @@ async fn a_flood_that_is_read_comes_through() {
     while read < 50_000_000 {
         let answer = soon("more of the flood", stream.recv()).await.unwrap();
         if let iop_net::link::Answer::Frame(frame) = answer
-            && let Some(iop_wire::v1::provider_tunnel_frame::Kind::Body(body)) = frame.kind
+            && let Some(v1::provider_tunnel_frame::Kind::Body(body)) = frame.kind
         {
             read += body.data.len();
         }
@@ -235,11 +235,61 @@ async fn statuses_reach_the_edge_in_order() {
     node.reached(|state| matches!(state, LinkState::Up(_))).await;
     let link = node.host.up.lock().unwrap().clone().unwrap();
     for in_use in 1..=3 {
-        let status = iop_wire::v1::ProviderStatus { in_use, ..Default::default() };
+        let status = v1::ProviderStatus { in_use, ..Default::default() };
         link.send_status(status);
         match edge.told().await {
             Told::Status(status) => assert_eq!(status.in_use, in_use),
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_concurrent_observations_are_numbered_uniquely_and_grow_from_1() {
+    let mut edge = Edge::start().await;
+    let node = Node::start(edge.address, echo());
+    let link = edge.ready().await;
+    node.reached(|state| matches!(state, LinkState::Up(_))).await;
+    let numbering = node.host.up.lock().unwrap().clone().unwrap();
+    let observation = |task: usize, number: usize| v1::HealthObservation {
+        adapter: "p".to_owned(),
+        target: format!("{task}-{number}"),
+        ..v1::HealthObservation::default()
+    };
+    // Ten tasks, each as a run, a tunnel or a look would; half of it travels in terminals.
+    let tasks: Vec<_> = (0..10)
+        .map(|task| {
+            let numbering = numbering.clone();
+            tokio::spawn(async move {
+                let mut own = Vec::new();
+                for number in 0..100 {
+                    own.push(if number % 2 == 0 {
+                        numbering.number_observation()
+                    } else {
+                        numbering.send_observation(observation(task, number))
+                    });
+                    tokio::task::yield_now().await;
+                }
+                own
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for task in tasks {
+        let own: Vec<_> = task.await.unwrap().into_iter().map(Option::unwrap).collect();
+        assert!(own.is_sorted_by(|a, b| a < b), "numbers grow");
+        all.extend(own);
+    }
+    all.sort_unstable();
+    assert!(all.iter().copied().eq(1..=1_000), "each number is used once, from 1");
+    let mut received = Vec::new();
+    while received.len() < 500 {
+        let Told::Observed(seen) = edge.told().await else { continue };
+        received.push(seen.health_observation_seq);
+    }
+    assert!(received.is_sorted_by(|a, b| a < b), "messages keep their order");
+    node.shutdown.cancel();
+    node.task.await.unwrap().unwrap();
+    assert_eq!(link.generation(), numbering.generation());
+    assert_eq!(numbering.number_observation(), None, "its link has ended");
 }
