@@ -25,6 +25,10 @@ mod provider {
     pub(crate) use iop_execution::provider::{Fenced, Outlet};
 }
 
+mod vitals {
+    pub(crate) use iop_execution::vitals::{Sent, Vitals};
+}
+
 /// The primitives under examination.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

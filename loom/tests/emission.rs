@@ -50,10 +50,10 @@ fn of_two_who_claim_one_ends_the_call_and_nothing_follows_the_claim() {
     loom::model(|| {
         let sent = Sent::default();
         let mut emission = Emission::new(sent.clone(), Instant::now);
-        let (fence, log) = (emission.fence(), sent.clone());
-        let watchdog = thread::spawn(move || fence.claim().map(|claim| (claim, log.items().len())));
+        let (ender, log) = (emission.ender(), sent.clone());
+        let watchdog = thread::spawn(move || ender.claim().map(|claim| (claim, log.items().len())));
         let put = emission.put(body());
-        let own = emission.fence().claim().map(|claim| (claim, sent.items().len()));
+        let own = emission.ender().claim().map(|claim| (claim, sent.items().len()));
         let late = emission.put(body());
         let other = watchdog.join().unwrap();
 
@@ -62,7 +62,7 @@ fn of_two_who_claim_one_ends_the_call_and_nothing_follows_the_claim() {
         let (claim, before) = own.or(other).unwrap();
         assert_eq!(sent.items().len(), before, "nothing leaves behind a claim");
         assert_eq!(before, usize::from(put.is_ok()));
-        emission.finish(claim, TunnelFrame::End).unwrap();
+        claim.finish(TunnelFrame::End).unwrap();
         assert_eq!(sent.items().last(), Some(&TunnelFrame::End));
     });
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use iop_execution::{
     BoxFuture, CallError, Cancelled, Completion, DiscoverError, Discovery, Fenced, Look, Outlet,
-    Probe, ProbeOutcome, Provider, StartError,
+    Probe, ProbeOutcome, Provider, Sent, StartError,
 };
 use iop_types::{AdapterType, Capabilities, Event, HealthEvidence, RunKind, RunRequest};
 
@@ -88,6 +88,7 @@ impl Provider for Mock {
             let answer = self.script.answer_for(&request.head.target);
             let prompt = Prompt::read(request.kind, &input).map_err(CallError::Failed)?;
             let (steps, completion) = plan(answer, request.kind, &prompt);
+            outlet.note_sent(Sent::Whole);
             let mut stage = Stage { outlet, cancelled, ignores_cancel: answer.ignore_cancel };
             for step in steps {
                 stage.play(step).await?;

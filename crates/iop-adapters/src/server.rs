@@ -133,7 +133,7 @@ impl Server {
                 CallError::Failed(refused(status, &head.headers, &body, &self.redactor))
             }
             // The status says enough where the body does not arrive.
-            Ok(Err(CallError::Failed(_))) | Err(_) => {
+            Ok(Err(CallError::Failed(_) | CallError::Abandoned(_))) | Err(_) => {
                 let failure = refused(status, &head.headers, b"", &self.redactor);
                 exchange.give_up(failure).await
             }

@@ -42,12 +42,12 @@ pub struct Provider {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
     /// How long the provider may be silent before a request ends with `response_stalled`: 1ms … 24h.
-    /// Carried to the Node with every request; the watchdog that acts on it is to come.
+    /// Waiting for a slow client, or for the rest of an upload, is no silence.
     #[serde(default, with = "stall_timeout")]
     #[schemars(schema_with = "schema::duration")]
     pub response_stall_timeout: StallTimeout,
-    /// How long the provider may take to its response head. Absent means no bound of its own. Acts
-    /// with the watchdog, which is to come.
+    /// How long the provider may take to its response head once it has the whole request; then the
+    /// request ends with `response_stalled`. Absent means no bound of its own.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "duration::optional")]
     #[schemars(schema_with = "schema::duration")]
     pub first_response_timeout: Option<Duration>,

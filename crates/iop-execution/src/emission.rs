@@ -2,25 +2,28 @@
 //!
 //! ```text
 //! open ──put──► open ──Fence::close──► closed ──┐
-//!   └───────────Fence::claim─────────────────────┴──claim──► claimed ──finish──► (consumed)
+//!   └───────────Ender::claim─────────────────────┴──claim──► claimed ──finish──► (consumed)
 //! ```
 //!
 //! Everything put while the fence is open leaves; nothing put later does, also when the fence is
 //! closed from another thread: a put and a close are one after the other, never interleaved. A
-//! terminal needs the [`Claim`], which exists once, and consumes the [`Emission`], so that two
-//! terminals cannot be written, let alone sent. Whoever loses the race for the claim knows that
-//! somebody else settles how the call ends.
+//! terminal needs the [`Claim`], which exists once; finishing consumes it and takes the outlet out of
+//! the fence, so that two terminals cannot be written, let alone sent. Whoever loses the race for the
+//! claim knows that somebody else settles how the call ends. The call itself need not have returned:
+//! what it still puts meets a closed fence.
 //!
-//! Progress is marked here as well, once for runs and tunnels: a timestamp is stored, no timer is
-//! armed.
+//! What the call shows of itself is noted here as well, once for runs and tunnels ([`Vitals`]): a
+//! timestamp is stored, no timer is armed.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use iop_types::{CommandFrame, Event, TunnelFrame};
 
 use crate::provider::{Fenced, Outlet};
-use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+use crate::vitals::{Sent, Vitals};
 
 /// An outlet that can be ended, for good, by consuming it.
 pub trait Terminus<T>: Outlet<T> {
@@ -55,42 +58,27 @@ impl Output for CommandFrame {
     }
 }
 
-/// The output of one call: an outlet behind a fence. `clock` tells the time of a progress.
+/// The output of one call: an outlet behind a fence. `clock` tells when something came.
 pub struct Emission<O, C> {
-    outlet: O,
-    fence: Fence,
+    shared: Arc<Shared<O>>,
     clock: C,
 }
 
-impl<O, C: Fn() -> Instant> Emission<O, C> {
+impl<O: Send + 'static, C: Fn() -> Instant> Emission<O, C> {
     /// Puts `outlet` behind a fence.
     pub fn new(outlet: O, clock: C) -> Self {
-        let fence = Fence(Arc::new(Shared {
-            began: clock(),
-            gate: Mutex::new(FenceState { closed: false, claimed: false, waiting: None }),
-            first_progress: AtomicU64::new(NEVER),
-            last_progress: AtomicU64::new(NEVER),
-        }));
-        Self { outlet, fence, clock }
+        let state = State { outlet: Some(outlet), control: Control::default() };
+        Self { shared: Arc::new(Shared(Mutex::new(state))), clock }
     }
 
     /// Returns a handle of the fence.
     pub fn fence(&self) -> Fence {
-        self.fence.clone()
+        Fence(Arc::clone(&self.shared) as Arc<_>)
     }
 
-    /// Ends the call's output with its one terminal.
-    ///
-    /// # Errors
-    /// Nothing is sent when the stream ended, or when `claim` is that of another emission.
-    pub fn finish<T>(self, claim: Claim, terminal: T) -> Result<(), Fenced>
-    where
-        O: Terminus<T>,
-    {
-        if !Arc::ptr_eq(&claim.0.0, &self.fence.0) {
-            return Err(Fenced);
-        }
-        self.outlet.finish(terminal)
+    /// Returns a handle for whoever may come to end the call.
+    pub fn ender(&self) -> Ender<O> {
+        Ender(Arc::clone(&self.shared))
     }
 }
 
@@ -101,98 +89,148 @@ where
     C: Fn() -> Instant + Send,
 {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fenced>> {
-        let mut state = self.fence.lock();
-        if state.closed {
-            return Poll::Ready(Err(Fenced));
-        }
-        let ready = self.outlet.poll_ready(cx);
-        if ready.is_pending() {
-            state.waiting = Some(cx.waker().clone());
+        let state = &mut *self.shared.lock();
+        let ready = state.open()?.poll_ready(cx);
+        let control = &mut state.control;
+        match (&ready, control.vitals.awaits_credit()) {
+            (Poll::Pending, awaits_credit) => {
+                if !awaits_credit {
+                    control.vitals.note_no_credit((self.clock)());
+                }
+                control.waiting = Some(cx.waker().clone());
+            }
+            (Poll::Ready(_), true) => control.vitals.note_credit((self.clock)()),
+            (Poll::Ready(_), false) => {}
         }
         ready
     }
 
     fn put(&mut self, item: T) -> Result<(), Fenced> {
-        let progress = item.is_progress();
+        let progress = item.is_progress().then(|| (self.clock)());
         // Held over the put, so that a fence closed meanwhile is closed either before or after it.
-        let state = self.fence.lock();
-        if state.closed {
-            return Err(Fenced);
-        }
-        self.outlet.put(item)?;
-        drop(state);
-        if progress {
-            self.fence.0.mark((self.clock)());
+        let mut state = self.shared.lock();
+        state.open()?.put(item)?;
+        if let Some(now) = progress {
+            state.control.vitals.note_progress(now);
         }
         Ok(())
     }
+
+    fn note_sent(&mut self, sent: Sent) {
+        let now = (self.clock)();
+        self.shared.lock().control.vitals.note_sent(sent, now);
+    }
 }
 
-/// Stops an emission and settles who ends it. Clones are handles of the same fence.
+/// Stops an emission and tells what is known of its call. Clones are handles of the same fence.
 #[derive(Clone)]
-pub struct Fence(Arc<Shared>);
+pub struct Fence(Arc<dyn Controlled>);
 
 impl Fence {
     /// Lets nothing more out; what was put before still leaves.
     pub fn close(&self) {
-        self.lock().close();
-    }
-
-    /// Claims the right to end the call; closes the fence. Exactly one caller ever gets it.
-    pub fn claim(&self) -> Option<Claim> {
-        let mut state = self.lock();
-        if state.claimed {
-            return None;
-        }
-        state.claimed = true;
-        state.close();
-        drop(state);
-        Some(Claim(self.clone()))
+        self.0.control(&mut Control::close);
     }
 
     /// Says whether the fence is closed.
     pub fn is_closed(&self) -> bool {
-        self.lock().closed
+        let mut closed = false;
+        self.0.control(&mut |control| closed = control.closed);
+        closed
+    }
+
+    /// Returns what the call has shown of itself.
+    pub fn vitals(&self) -> Vitals {
+        let mut vitals = Vitals::default();
+        self.0.control(&mut |control| vitals = control.vitals);
+        vitals
     }
 
     /// Returns when the first progress was put.
     pub fn first_progress(&self) -> Option<Instant> {
-        self.0.read(&self.0.first_progress)
+        self.vitals().first_progress()
     }
 
     /// Returns when the last progress was put.
     pub fn last_progress(&self) -> Option<Instant> {
-        self.0.read(&self.0.last_progress)
+        self.vitals().last_progress()
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, FenceState> {
-        self.0.gate.lock().expect("no code panics while it holds the fence")
+/// Settles who ends an emission. Clones compete for the same claim.
+pub struct Ender<O>(Arc<Shared<O>>);
+
+impl<O> Ender<O> {
+    /// Claims the right to end the call; closes the fence. Exactly one caller ever gets it.
+    pub fn claim(&self) -> Option<Claim<O>> {
+        let control = &mut self.0.lock().control;
+        if control.claimed {
+            return None;
+        }
+        control.claimed = true;
+        control.close();
+        Some(Claim(Arc::clone(&self.0)))
+    }
+}
+
+impl<O> Clone for Ender<O> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 }
 
 /// The right to end one call; there is one.
 #[must_use = "a claimed call ends only by its terminal"]
-pub struct Claim(Fence);
+pub struct Claim<O>(Arc<Shared<O>>);
 
-struct Shared {
-    began: Instant,
-    gate: Mutex<FenceState>,
-    /// Nanoseconds since `began`.
-    first_progress: AtomicU64,
-    last_progress: AtomicU64,
+impl<O> Claim<O> {
+    /// Ends the call's output with its one terminal.
+    ///
+    /// # Errors
+    /// The link or stream ended: the terminal reaches nobody.
+    pub fn finish<T>(self, terminal: T) -> Result<(), Fenced>
+    where
+        O: Terminus<T>,
+    {
+        let outlet = self.0.lock().outlet.take().ok_or(Fenced)?;
+        outlet.finish(terminal)
+    }
 }
 
-/// No progress yet. A call would have to run 584 years to reach it.
-const NEVER: u64 = u64::MAX;
+struct Shared<O>(Mutex<State<O>>);
 
-struct FenceState {
+impl<O> Shared<O> {
+    fn lock(&self) -> MutexGuard<'_, State<O>> {
+        self.0.lock().expect("no code panics while it holds the fence")
+    }
+}
+
+struct State<O> {
+    /// Taken out by whoever ends the call.
+    outlet: Option<O>,
+    control: Control,
+}
+
+impl<O> State<O> {
+    fn open(&mut self) -> Result<&mut O, Fenced> {
+        match &mut self.outlet {
+            Some(outlet) if !self.control.closed => Ok(outlet),
+            Some(_) | None => Err(Fenced),
+        }
+    }
+}
+
+/// What does not depend on the outlet's type.
+#[derive(Default)]
+struct Control {
     closed: bool,
     claimed: bool,
     /// Who waits for room, to be told that there will be none.
     waiting: Option<Waker>,
+    vitals: Vitals,
 }
 
-impl FenceState {
+impl Control {
     fn close(&mut self) {
         self.closed = true;
         if let Some(waker) = self.waiting.take() {
@@ -201,27 +239,22 @@ impl FenceState {
     }
 }
 
-impl Shared {
-    fn mark(&self, now: Instant) {
-        let since = now.saturating_duration_since(self.began).as_nanos();
-        let since = u64::try_from(since).unwrap_or(NEVER - 1);
-        self.last_progress.store(since, Ordering::Release);
-        if self.first_progress.load(Ordering::Relaxed) == NEVER {
-            self.first_progress.store(since, Ordering::Release);
-        }
-    }
+/// Lets one type of fence stand for emissions of any outlet; nothing of it is called per item.
+trait Controlled: Send + Sync {
+    fn control(&self, with: &mut dyn FnMut(&mut Control));
+}
 
-    fn read(&self, mark: &AtomicU64) -> Option<Instant> {
-        match mark.load(Ordering::Acquire) {
-            NEVER => None,
-            since => Some(self.began + Duration::from_nanos(since)),
-        }
+impl<O: Send> Controlled for Shared<O> {
+    fn control(&self, with: &mut dyn FnMut(&mut Control)) {
+        with(&mut self.lock().control);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::Duration;
 
     use bytes::Bytes;
     use iop_types::EventKind;
@@ -278,19 +311,49 @@ mod tests {
         let sent = Sent::default();
         let mut emission = emission(&sent);
         emission.put(body("a", true)).unwrap();
-        let claim = emission.fence().claim().unwrap();
-        assert!(emission.fence().claim().is_none());
+        let claim = emission.ender().claim().unwrap();
+        assert!(emission.ender().claim().is_none());
         assert_eq!(emission.put(body("late", true)), Err(Fenced));
-        emission.finish(claim, TunnelFrame::End).unwrap();
+        claim.finish(TunnelFrame::End).unwrap();
         assert_eq!(*sent.items.lock().unwrap(), [body("a", true), TunnelFrame::End]);
     }
 
     #[test]
-    fn a_claim_of_another_emission_ends_nothing() {
-        let (sent, other) = (Sent::default(), Sent::default());
-        let foreign = emission(&other).fence().claim().unwrap();
-        assert_eq!(emission(&sent).finish(foreign, TunnelFrame::End), Err(Fenced));
-        assert!(sent.items.lock().unwrap().is_empty());
+    fn a_terminal_may_leave_while_the_call_is_still_at_work_and_its_late_output_does_not() {
+        let sent = Sent::default();
+        let mut emission = emission(&sent);
+        emission.ender().claim().unwrap().finish(TunnelFrame::Cancelled).unwrap();
+        assert_eq!(emission.put(body("late", true)), Err(Fenced));
+        let ready = emission.poll_ready(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(ready, Poll::Ready(Err(Fenced)));
+        assert_eq!(*sent.items.lock().unwrap(), [TunnelFrame::Cancelled]);
+    }
+
+    #[test]
+    fn waiting_for_room_is_noted_as_a_pause_once_and_room_ends_it() {
+        let start = Instant::now();
+        let elapsed = Arc::new(AtomicU64::new(0));
+        let hand = Arc::clone(&elapsed);
+        let clock = move || start + Duration::from_secs(hand.load(Ordering::SeqCst));
+        let sent = Sent::default();
+        let mut emission = Emission::new(sent.clone(), clock);
+        let fence = emission.fence();
+        Outlet::<TunnelFrame>::note_sent(&mut emission, crate::vitals::Sent::Whole);
+        sent.full.store(true, Ordering::SeqCst);
+        let mut poll_at = |second| {
+            elapsed.store(second, Ordering::SeqCst);
+            let _ = emission.poll_ready(&mut Context::from_waker(Waker::noop()));
+        };
+        poll_at(2);
+        poll_at(9);
+        assert!(fence.vitals().stands_still());
+        sent.full.store(false, Ordering::SeqCst);
+        poll_at(10);
+        let vitals = fence.vitals();
+        assert_eq!(
+            vitals.silent_for(Duration::from_secs(3)),
+            Some(start + Duration::from_secs(11))
+        );
     }
 
     #[test]
@@ -346,10 +409,10 @@ mod tests {
         ) {
             let sent = Sent::default();
             let mut emission = emission(&sent);
-            let fences: Vec<_> = (0..claimers).map(|_| emission.fence()).collect();
+            let enders: Vec<_> = (0..claimers).map(|_| emission.ender()).collect();
             let claims = std::thread::scope(|scope| {
                 let threads: Vec<_> =
-                    fences.iter().map(|fence| scope.spawn(|| fence.claim())).collect();
+                    enders.iter().map(|ender| scope.spawn(|| ender.claim())).collect();
                 for _ in 0..puts {
                     let _ = emission.put(body("x", true));
                 }
@@ -360,7 +423,7 @@ mod tests {
             })?;
             prop_assert_eq!(claims.len(), 1);
             let claim = claims.into_iter().next().expect("one was counted");
-            emission.finish(claim, TunnelFrame::End).unwrap();
+            claim.finish(TunnelFrame::End).unwrap();
             let items = sent.items.lock().unwrap();
             let terminals = items.iter().filter(|item| item.is_terminal()).count();
             prop_assert_eq!(terminals, 1);

@@ -9,7 +9,8 @@
 //! One request passes through the modules in this order: [`admit`] asks [`work`] whether it is
 //! already here, the [registry](mod@registry) who executes it and the [`gate`] whether there is room; then the
 //! adapter's call from [`provider`] puts its output through the fence of [`emission`], until it
-//! returns or [`cancel`] asked it to.
+//! returns or [`cancel`] asked it to. Meanwhile [`vitals`] keeps when it last got on, and [`watchdog`]
+//! settles how it ends.
 
 pub mod admit;
 pub mod cancel;
@@ -20,11 +21,13 @@ pub mod probe;
 pub mod provider;
 pub mod registry;
 mod sync;
+pub mod vitals;
+pub mod watchdog;
 pub mod work;
 
 pub use admit::{Admitted, Asked, Checks, Need, Passed};
 pub use cancel::{Cancelled, Canceller, cancellation};
-pub use emission::{Emission, Fence, Terminus};
+pub use emission::{Emission, Ender, Fence, Terminus};
 pub use gate::{Gate, Permit};
 pub use neighbours::{Company, Neighbours, Seat};
 pub use probe::{Look, Probe, ProbeOutcome};
@@ -33,4 +36,6 @@ pub use provider::{
     DiscoverError, Discovery, Fenced, Outlet, Provider, StartError, Tunnel,
 };
 pub use registry::{Bootstrap, Bound, Draining, Registry, registry};
+pub use vitals::{Sent, Vitals};
+pub use watchdog::Watchdog;
 pub use work::Work;

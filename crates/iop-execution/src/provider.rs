@@ -17,6 +17,7 @@ use iop_types::{
 
 use crate::cancel::Cancelled;
 use crate::probe::Probe;
+use crate::vitals::Sent;
 
 /// A future in a box, for traits that adapters implement.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -140,6 +141,12 @@ pub trait Outlet<T>: Send {
     /// # Errors
     /// The outlet is fenced: the item was dropped.
     fn put(&mut self, item: T) -> Result<(), Fenced>;
+
+    /// Notes how much of its request the provider has taken. An adapter says so while it sends,
+    /// whenever that changes; an outlet that nobody watches need not listen.
+    fn note_sent(&mut self, sent: Sent) {
+        let _ = sent;
+    }
 }
 
 impl<T> dyn Outlet<T> + '_ {
@@ -192,12 +199,26 @@ pub struct Completion {
 /// How a call returned other than by completing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// It failed.
+    /// It failed, and the provider's part in it is over.
     #[error("{0}")]
     Failed(Failure),
+    /// It failed, and its connection was reset before the provider was seen to end: what it still
+    /// does is unknown.
+    #[error("{0}")]
+    Abandoned(Failure),
     /// It was cancelled and the provider's end was seen.
     #[error("cancelled")]
     Cancelled,
+}
+
+impl CallError {
+    /// Returns the failure, unless the call was cancelled.
+    pub const fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) | Self::Abandoned(failure) => Some(failure),
+            Self::Cancelled => None,
+        }
+    }
 }
 
 impl From<Fenced> for CallError {

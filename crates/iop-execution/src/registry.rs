@@ -21,6 +21,7 @@ mod snapshot;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -146,6 +147,11 @@ impl Bound {
     /// Returns the revision of the provider's entry in this snapshot.
     pub fn revision(&self) -> ProviderRevision {
         self.entry.revision
+    }
+
+    /// Returns how long the provider may take to its head; `None` for no bound of its own.
+    pub fn first_response_timeout(&self) -> Option<Duration> {
+        self.entry.first_response_timeout
     }
 
     /// Returns the provider's gate.

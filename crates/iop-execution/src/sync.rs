@@ -1,4 +1,3 @@
 //! What threads share: one place, so that the models under `loom/` can put loom's in here.
 
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
-pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
+pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -48,9 +48,9 @@ impl<K: Copy + Ord> Work<K> {
             return Err(Refusal::Draining);
         }
         let (canceller, cancelled) = cancellation();
-        table.calls.insert(key, Call { generation, canceller: canceller.clone() });
+        table.calls.insert(key, Call { generation, canceller });
         drop(table);
-        Ok((Entry { work: self.clone(), key, canceller }, cancelled))
+        Ok((Entry { work: self.clone(), key, generation }, cancelled))
     }
 
     /// Asks one call to wind up; says whether it was at work.
@@ -140,7 +140,7 @@ impl<K: Copy + Ord> Default for Work<K> {
 pub struct Entry<K: Copy + Ord = WorkKey> {
     work: Work<K>,
     key: K,
-    canceller: Canceller,
+    generation: Generation,
 }
 
 impl<K: Copy + Ord> Entry<K> {
@@ -149,9 +149,9 @@ impl<K: Copy + Ord> Entry<K> {
         self.key
     }
 
-    /// Returns the signal that asks this call to wind up.
-    pub const fn canceller(&self) -> &Canceller {
-        &self.canceller
+    /// Returns the link that brought the call.
+    pub const fn generation(&self) -> Generation {
+        self.generation
     }
 }
 

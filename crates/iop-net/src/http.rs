@@ -30,7 +30,7 @@ mod wire;
 pub use self::body::{Body, BodyLost, BodySource, Request};
 pub use self::call::{Call, Frame, Head};
 pub use self::endpoint::{Endpoint, EndpointError};
-pub use self::error::{CallError, Cut, Phase};
+pub use self::error::{CallError, Cut, Phase, Sending};
 pub use self::pool::{Options, Pool, PoolStats};
 
 #[cfg(test)]

@@ -1,47 +1,35 @@
 //! One request from its checks to its one terminal.
 //!
 //! ```text
-//! read ─► admit ─► gate ─► calling ──returned──────────────────────► terminal of the call
-//!   └──refused──┴────┴─────   │ cancelled, or the link ended
-//!                             └─► winding up ──returned──► cancelled   return confirmed
-//!                                       └──2 s──► reset ─► cancelled   permit is a zombie
+//! read ─► admit ─► gate ─► conduct ──► terminal
+//!   └──refused──┴────┴──────────────► refusal
 //! ```
 //!
-//! A call is one future of its adapter; this module owns it, the time it has to wind up and the
-//! permit that it holds. What is decided (checks, fence, terminal) is [`iop_execution`]'s.
+//! A call is one future of its adapter. [`conduct`](mod@conduct) owns it, the permit that it holds and
+//! everything that may end it; what its end is, [`iop_execution::watchdog`] decides.
 
-use std::fmt::Debug;
-use std::pin::pin;
+mod body;
+mod conduct;
+
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::Bytes;
 use iop_execution::admit::{Asked, Need, Passed};
-use iop_execution::emission::Terminus;
-use iop_execution::registry::Bound;
-use iop_execution::{
-    Body, BodyLost, BodySource, BoxFuture, CallError, Cancelled, Canceller, Completion, Emission,
-    Fence,
-};
+use iop_execution::{CallError, Completion};
 use iop_net::link::{BodyReceiver, NodeRequest};
-use iop_net::memory::{Budget, Gathering};
 use iop_types::{
     ErrorCode, Event, EventKind, Failure, Generation, ProviderKey, Refusal, RequestHead,
     RunRequest, TunnelFrame, TunnelRequest,
 };
-use tracing::{Instrument as _, Span, debug, debug_span, info};
+use tracing::{Instrument as _, Span, debug, debug_span};
 
+use self::body::{arrived, collect};
+use self::conduct::{Call, conduct};
 use crate::bridge::{self, Request};
 use crate::node::Shared;
 use crate::outlet::{Events, Frames};
 
-/// How long a cancelled provider call may take to be seen to return.
-const CLOSE_GRACE: Duration = Duration::from_secs(2);
-
-/// The largest input of a normalized run. The Edge's own limit for JSON bodies is lower; this keeps
-/// the Node's memory safe whatever its Edge allows.
-const MAX_RUN_INPUT: usize = 64 * 1024 * 1024;
+pub(crate) use self::conduct::Outcome;
 
 /// Checks a request that arrived on the link of `generation` and, when it may run, spawns its call.
 pub(crate) fn accept(node: &Arc<Shared>, generation: Generation, request: NodeRequest) {
@@ -118,13 +106,12 @@ async fn run(
             provider.run(request, input, outlet, cancelled).await
         })
     });
-    conduct(&node, passed, &head, outlet, told, call, |returned| match returned {
-        Returned::Itself(Ok(completion)) => complete(completion),
-        Returned::Itself(Err(CallError::Failed(failure))) => {
-            EventKind::Error(named(failure, &head.provider)).into()
-        }
-        Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
-            EventKind::Cancelled.into()
+    conduct(&node, passed, &head, outlet, told, call, |outcome| match outcome {
+        Outcome::Completed(completion) => complete(completion),
+        Outcome::Failed(failure) => EventKind::Error(failure.clone()).into(),
+        Outcome::Cancelled(completion) => {
+            let usage = completion.as_ref().and_then(|completion| completion.usage);
+            Event { kind: EventKind::Cancelled, usage }
         }
     })
     .await;
@@ -150,109 +137,16 @@ async fn tunnel(
             tunnel.tunnel(request, body, outlet, cancelled).await
         })
     });
-    conduct(&node, passed, &head, outlet, told, call, |returned| match returned {
-        Returned::Itself(Ok(())) => TunnelFrame::End,
-        Returned::Itself(Err(CallError::Failed(failure))) => {
-            TunnelFrame::Error(named(failure, &head.provider))
-        }
-        Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
-            TunnelFrame::Cancelled
-        }
+    conduct(&node, passed, &head, outlet, told, call, |outcome| match outcome {
+        Outcome::Completed(()) => TunnelFrame::End,
+        Outcome::Failed(failure) => TunnelFrame::Error(failure.clone()),
+        Outcome::Cancelled(_) => TunnelFrame::Cancelled,
     })
     .await;
 }
 
-/// The provider's part of a request: what is called, with which output.
-type Call<'c, O, R> = Box<
-    dyn for<'a> FnOnce(
-            &'a Bound,
-            &'a mut Emission<O, Clock>,
-            &'a mut Cancelled,
-        ) -> BoxFuture<'a, Result<R, CallError>>
-        + Send
-        + 'c,
->;
-
-/// Tells the time of a progress.
+/// Tells when something of a call happened.
 pub(crate) type Clock = fn() -> Instant;
-
-/// Carries one call from its permit to its terminal, whatever its form.
-async fn conduct<T, O, R>(
-    node: &Shared,
-    passed: Passed,
-    head: &RequestHead,
-    outlet: O,
-    told: iop_net::link::Cancelled,
-    call: Call<'_, O, R>,
-    terminal: impl FnOnce(&Returned<R>) -> T,
-) where
-    O: Terminus<T>,
-{
-    let Passed { permit, entry, mut cancelled, provider, stall_timeout: _ } = passed;
-    let record = node.journal.begin(head);
-    let mut emission = Emission::new(outlet, now as Clock);
-    let fence = emission.fence();
-    let call = call(&provider, &mut emission, &mut cancelled);
-    let returned = until_returned(call, told, entry.canceller(), &fence).await;
-    settle(node, permit, &returned);
-    if let Some(claim) = fence.claim() {
-        // A link that ended has told the client's side by itself.
-        let _ = emission.finish(claim, terminal(&returned));
-    }
-    node.journal.end(record, fence.first_progress(), &returned);
-    drop(entry);
-}
-
-/// How a provider call came back.
-pub(crate) enum Returned<T> {
-    /// By itself, with this outcome.
-    Itself(Result<T, CallError>),
-    /// After it was cancelled, within the close grace: the return is confirmed.
-    Cancelled,
-    /// Not within the close grace: it was reset, and what the provider still does is unknown.
-    Unseen,
-}
-
-/// Drives a call until it returned, or was cancelled and did not return within the close grace. A
-/// call that is given up is dropped here, which resets its connection.
-pub(crate) async fn until_returned<T>(
-    call: impl Future<Output = Result<T, CallError>>,
-    told: impl Future<Output: Debug>,
-    canceller: &Canceller,
-    fence: &Fence,
-) -> Returned<T> {
-    let mut call = pin!(call);
-    let mut told = pin!(told);
-    tokio::select! {
-        biased;
-        outcome = &mut call => return Returned::Itself(outcome),
-        why = &mut told => debug!(?why, "call is cancelled"),
-    }
-    canceller.cancel();
-    fence.close();
-    match tokio::time::timeout(CLOSE_GRACE, call).await {
-        Ok(_) => Returned::Cancelled,
-        Err(_) => Returned::Unseen,
-    }
-}
-
-/// Gives the permit back, or keeps it as a zombie when nobody saw the call return.
-fn settle<T>(node: &Shared, permit: iop_execution::Permit, returned: &Returned<T>) {
-    match returned {
-        Returned::Itself(Err(CallError::Failed(failure)))
-            if failure.code == ErrorCode::ConnectFailed =>
-        {
-            drop(permit);
-            node.look_again();
-        }
-        Returned::Itself(_) | Returned::Cancelled => drop(permit),
-        Returned::Unseen => {
-            info!("provider did not end a cancelled call within the close grace: connection reset");
-            permit.into_zombie(now());
-            node.look_again();
-        }
-    }
-}
 
 /// Says which provider could not be reached: a client of a route with several knows none of them, and
 /// the adapter does not know its own name.
@@ -268,99 +162,6 @@ fn complete(completion: &Completion) -> Event {
     Event {
         kind: EventKind::Complete { finish: completion.finish.clone() },
         usage: completion.usage,
-    }
-}
-
-/// Waits for the whole input of a run.
-async fn collect(
-    body: &mut BodyReceiver,
-    memory: &Budget,
-    cancelled: &mut Cancelled,
-) -> Result<Bytes, CallError> {
-    let mut input = Gathering::new(memory);
-    loop {
-        let part = tokio::select! {
-            biased;
-            part = std::future::poll_fn(|cx| body.poll_recv(cx)) => part,
-            () = &mut *cancelled => return Err(CallError::Cancelled),
-        };
-        match part {
-            Some(Ok(part)) if input.len() + part.len() > MAX_RUN_INPUT => {
-                let limit = MAX_RUN_INPUT / (1024 * 1024);
-                let message = format!(
-                    "the run's input is {} bytes or more, over the node's limit of {limit} MiB",
-                    input.len() + part.len()
-                );
-                return Err(CallError::Failed(Failure::new(ErrorCode::BodyTooLarge, message)));
-            }
-            Some(Ok(part)) => input.append(&part).map_err(|over| {
-                let message = format!("the run's input does not fit the node: {over}");
-                CallError::Failed(Failure::new(ErrorCode::OverMemoryBudget, message))
-            })?,
-            Some(Err(_)) => return Err(CallError::Cancelled),
-            None => return Ok(input.finish()),
-        }
-    }
-}
-
-/// Takes what is there of a tunnel's body: a small one came with its head and is whole. A long one
-/// may arrive as fast as it is taken, and no more than one window of it is held here.
-async fn arrived(mut body: BodyReceiver) -> Body {
-    const MOST: usize = 256 * 1024;
-    let mut parts = Vec::new();
-    let mut taken = 0;
-    let ended = std::future::poll_fn(|cx| {
-        loop {
-            match body.poll_recv(cx) {
-                Poll::Ready(Some(Ok(part))) => {
-                    taken += part.len();
-                    parts.push(Ok(part));
-                    if taken >= MOST {
-                        return Poll::Ready(false);
-                    }
-                }
-                Poll::Ready(Some(Err(_))) => {
-                    parts.push(Err(BodyLost));
-                    return Poll::Ready(false);
-                }
-                Poll::Ready(None) => return Poll::Ready(true),
-                Poll::Pending => return Poll::Ready(false),
-            }
-        }
-    })
-    .await;
-    match (ended, parts.as_slice()) {
-        (true, []) => Body::Full(Bytes::new()),
-        (true, [Ok(only)]) => Body::Full(only.clone()),
-        (true | false, _) => {
-            parts.reverse();
-            Body::Stream(Box::new(Arriving { first: parts, rest: (!ended).then_some(body) }))
-        }
-    }
-}
-
-/// A body of which the first parts are here.
-struct Arriving {
-    /// Last first.
-    first: Vec<Result<Bytes, BodyLost>>,
-    /// `None` when nothing is left to come.
-    rest: Option<BodyReceiver>,
-}
-
-impl BodySource for Arriving {
-    fn poll_part(
-        &mut self,
-        cx: &mut std::task::Context<'_>,
-    ) -> Poll<Option<Result<Bytes, BodyLost>>> {
-        if let Some(part) = self.first.pop() {
-            return Poll::Ready(Some(part));
-        }
-        match &mut self.rest {
-            Some(rest) => {
-                rest.poll_recv(cx).map(|part| part.map(|part| part.map_err(|_| BodyLost)))
-            }
-            None => Poll::Ready(None),
-        }
     }
 }
 

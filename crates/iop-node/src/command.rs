@@ -8,13 +8,17 @@
 mod capabilities;
 mod transport;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iop_execution::registry::Bound;
+use iop_execution::watchdog::CLOSE_GRACE;
 use iop_execution::work::Entry;
-use iop_execution::{BoxFuture, CallError, Cancelled, Emission, Fence, Outlet};
+use iop_execution::{
+    BoxFuture, CallError, Cancelled, Canceller, Emission, Fence, Outlet, cancellation,
+};
 use iop_net::link::NodeCommand;
 use iop_types::{
     ApiCall, Command, CommandFrame, CommandId, CommandRequest, ErrorCode, Failure, Generation,
@@ -23,7 +27,7 @@ use iop_types::{
 use tracing::{Instrument as _, debug, debug_span, info};
 
 use crate::bridge;
-use crate::call::{Clock, Returned, named, now, until_returned};
+use crate::call::{Clock, named, now};
 use crate::node::Shared;
 use crate::outlet::Steps;
 
@@ -125,23 +129,24 @@ async fn execute(
     steps: Steps,
     told: iop_net::link::Cancelled,
 ) {
-    let Admitted { entry, mut cancelled, work, patience } = admitted;
+    let Admitted { entry, cancelled: asked, work, patience } = admitted;
     let began = now();
     let mut emission = Emission::new(steps, now as Clock);
-    let fence = emission.fence();
+    let (fence, ender) = (emission.fence(), emission.ender());
+    let (canceller, mut cancelled) = cancellation();
     let mut is_late = false;
     let stop = async {
         tokio::select! {
             biased;
-            why = told => why.map(|_| ()).map_err(|_| ()),
+            why = told => debug!(?why, "the command is cancelled"),
+            () = asked => {}
             () = patience_over(patience, began, &fence) => {
                 is_late = true;
-                Ok(())
             }
         }
     };
     let answer = answer(&node, &work, &mut emission, &mut cancelled);
-    let returned = until_returned(answer, stop, entry.canceller(), &fence).await;
+    let returned = until_returned(answer, stop, &canceller, &fence).await;
     let key = match &work {
         Work::Call { provider, .. } => Some(provider.key().clone()),
         Work::Capabilities | Work::TransportStatus => None,
@@ -151,22 +156,51 @@ async fn execute(
     }
     let terminal = match returned {
         Returned::Itself(Ok(())) => CommandFrame::End,
-        Returned::Itself(Err(CallError::Failed(failure))) => CommandFrame::Error(match &key {
-            Some(key) => named(&failure, key),
-            None => failure,
-        }),
-        Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
-            match is_late {
-                true => CommandFrame::Error(late(patience)),
-                false => CommandFrame::Cancelled,
-            }
+        Returned::Itself(Err(CallError::Failed(failure) | CallError::Abandoned(failure))) => {
+            CommandFrame::Error(match &key {
+                Some(key) => named(&failure, key),
+                None => failure,
+            })
         }
+        Returned::Itself(Err(CallError::Cancelled)) | Returned::Stopped => match is_late {
+            true => CommandFrame::Error(late(patience)),
+            false => CommandFrame::Cancelled,
+        },
     };
-    if let Some(claim) = fence.claim() {
+    if let Some(claim) = ender.claim() {
         // A link that ended has told the Edge by itself.
-        let _ = emission.finish(claim, terminal);
+        let _ = claim.finish(terminal);
     }
     drop(entry);
+}
+
+/// How a command's answer came back.
+enum Returned {
+    /// By itself, with this outcome.
+    Itself(Result<(), CallError>),
+    /// After it was stopped. A command holds no permit: whether its server was seen to end within the
+    /// close grace makes no difference.
+    Stopped,
+}
+
+/// Drives an answer until it has ended, or was stopped and had its close grace. What is given up is
+/// dropped by the caller, which resets its connection.
+async fn until_returned(
+    answer: impl Future<Output = Result<(), CallError>>,
+    stop: impl Future<Output = ()>,
+    canceller: &Canceller,
+    fence: &Fence,
+) -> Returned {
+    let mut answer = pin!(answer);
+    tokio::select! {
+        biased;
+        outcome = &mut answer => return Returned::Itself(outcome),
+        () = stop => {}
+    }
+    canceller.cancel();
+    fence.close();
+    let _ = tokio::time::timeout(CLOSE_GRACE, answer).await;
+    Returned::Stopped
 }
 
 fn answer<'a>(
@@ -213,7 +247,7 @@ fn late(patience: Patience) -> Failure {
 }
 
 /// Looks at a server that was changed, and tells the Edge before the command ends.
-async fn look(node: &Shared, provider: Bound, returned: &Returned<()>) {
+async fn look(node: &Shared, provider: Bound, returned: &Returned) {
     if matches!(returned, Returned::Itself(Ok(()))) {
         let look = node.providers.look_at(provider);
         if let Ok(changed) = tokio::time::timeout(LOOK_BEFORE_END, look).await {

@@ -28,7 +28,7 @@ use crate::call::now;
 use crate::node::Shared;
 
 /// How long a look may take.
-pub(crate) const BOUND: Duration = Duration::from_secs(5);
+pub(crate) const BOUND: Duration = iop_execution::watchdog::PROBE_BOUND;
 
 /// What an adapter is given of it, so that what was seen by the end is said and not lost.
 const GIVEN: Duration = Duration::from_millis(4_750);

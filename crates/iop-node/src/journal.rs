@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use iop_execution::CallError;
 use iop_store::{NodeHistory, TerminalKind, WorkOutcome, WorkReceipt};
 use iop_types::{ErrorCode, RequestHead};
 
-use crate::call::{Returned, now};
+use crate::call::{Outcome, now};
 
 /// How long the last rows may take to reach the disk when the Node stops.
 const CLOSE_BOUND: Duration = Duration::from_secs(2);
@@ -43,14 +42,14 @@ impl Journal {
         &self,
         record: Record,
         first_progress: Option<Instant>,
-        returned: &Returned<T>,
+        outcome: &Outcome<T>,
     ) {
         let Record { receipt, began } = record;
         let (Some(history), Some(receipt)) = (&self.0, receipt) else { return };
         let since = |then: Instant| {
             u64::try_from(then.saturating_duration_since(began).as_millis()).unwrap_or(u64::MAX)
         };
-        let (kind, code) = outcome(returned);
+        let (kind, code) = terminal(outcome);
         let outcome =
             WorkOutcome { head_ms: first_progress.map(since), ended_ms: since(now()), kind, code };
         history.ended(receipt, outcome);
@@ -65,14 +64,10 @@ impl Journal {
     }
 }
 
-fn outcome<T>(returned: &Returned<T>) -> (TerminalKind, Option<ErrorCode>) {
-    match returned {
-        Returned::Itself(Ok(_)) => (TerminalKind::Completed, None),
-        Returned::Itself(Err(CallError::Failed(failure))) => {
-            (TerminalKind::Failed, Some(failure.code))
-        }
-        Returned::Itself(Err(CallError::Cancelled)) | Returned::Cancelled | Returned::Unseen => {
-            (TerminalKind::Cancelled, None)
-        }
+fn terminal<T>(outcome: &Outcome<T>) -> (TerminalKind, Option<ErrorCode>) {
+    match outcome {
+        Outcome::Completed(_) => (TerminalKind::Completed, None),
+        Outcome::Failed(failure) => (TerminalKind::Failed, Some(failure.code)),
+        Outcome::Cancelled(_) => (TerminalKind::Cancelled, None),
     }
 }

@@ -19,7 +19,6 @@ pub mod settings;
 mod bridge;
 mod call;
 mod command;
-#[expect(dead_code, reason = "asked by the watchdog, which lands next")]
 mod health;
 mod host;
 mod journal;

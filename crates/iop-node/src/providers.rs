@@ -291,6 +291,7 @@ impl Providers {
             && let Ok(bound) = self.registry.find(key)
             && draft.keep(key, revision, listing.capacity) == Ok(true)
         {
+            draft.limit_first_response(key, first_response_timeout(entry));
             listing.capabilities = bound.capabilities().clone();
             self.board().list(key.clone(), listing);
             return true;
@@ -303,6 +304,7 @@ impl Providers {
                 if draft.add(key.clone(), revision, listing.capacity, provider).is_err() {
                     self.board().fail(key.clone(), listing, "its key is used twice".to_owned());
                 }
+                draft.limit_first_response(key, first_response_timeout(entry));
             }
             Err(reason) => {
                 warn!(provider = %key, reason, "provider cannot work as configured");
@@ -363,6 +365,13 @@ impl Providers {
 
 fn calls(bound: &Bound) -> Calls {
     Calls { in_use: bound.gate().in_use(), zombies: bound.gate().zombies() }
+}
+
+fn first_response_timeout(entry: &v1::ProviderConfig) -> Option<Duration> {
+    match entry.first_response_timeout_ms {
+        0 => None,
+        ms => Some(Duration::from_millis(ms)),
+    }
 }
 
 /// Says whether an entry means the same as before; its number alone may have grown.

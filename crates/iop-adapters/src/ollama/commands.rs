@@ -49,7 +49,7 @@ impl Commands for Ollama {
         Box::pin(async move {
             let (operation, request) = request(&operation, &body).map_err(CallError::Failed)?;
             let mut exchange = Exchange::new(self.server.aside(request), cancelled);
-            let head = exchange.head().await?;
+            let head = exchange.head(outlet).await?;
             if !head.status.is_success() {
                 return Err(self.server.refusal(exchange, &head).await);
             }
@@ -86,7 +86,7 @@ impl Ollama {
         let mut is_done = false;
         loop {
             let mut lines = Vec::new();
-            let frame = exchange.frame().await?;
+            let frame = exchange.frame(outlet).await?;
             match &frame {
                 Some(Frame::Data(data)) => splitter.push(data, |line| lines.push(read(line))),
                 Some(Frame::Trailers(_)) => {}

@@ -39,7 +39,7 @@ impl Ollama {
         self.contexts.note(&request.head.target, Context::of_body(&prepared.body));
         let call = self.server.execute(prepared.path, prepared.body);
         let mut exchange = Exchange::new(call, cancelled);
-        let head = exchange.head().await?;
+        let head = exchange.head(outlet).await?;
         if !head.status.is_success() {
             return Err(self.refusal(exchange, &head, prepared.path).await);
         }
@@ -84,11 +84,13 @@ impl Ollama {
     /// server has no such path.
     async fn refusal(&self, exchange: Exchange<'_>, head: &Head, path: &str) -> CallError {
         let knows_path = head.status.as_u16() != 404 || is_json(head);
+        let unknown = |failure: Failure| {
+            let message = format!("the provider has no POST {path}: update Ollama");
+            Failure { message, ..failure }
+        };
         match self.server.refusal(exchange, head).await {
-            CallError::Failed(failure) if !knows_path => {
-                let message = format!("the provider has no POST {path}: update Ollama");
-                CallError::Failed(Failure { message, ..failure })
-            }
+            CallError::Failed(failure) if !knows_path => CallError::Failed(unknown(failure)),
+            CallError::Abandoned(failure) if !knows_path => CallError::Abandoned(unknown(failure)),
             error => error,
         }
     }

@@ -33,7 +33,7 @@ impl OpenaiCompat {
         let call = self.server.execute(path_of(request.kind), body);
         let redactor = self.server.redactor();
         let mut exchange = Exchange::new(call, cancelled);
-        let head = exchange.head().await?;
+        let head = exchange.head(outlet).await?;
         if !head.status.is_success() {
             return Err(self.server.refusal(exchange, &head).await);
         }
@@ -101,6 +101,10 @@ impl Reader for StreamReader {
 
     fn push(&mut self, segment: &[u8], events: &mut Vec<Event>) -> Result<(), Failure> {
         self.push(segment, events)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended()
     }
 
     fn finish(self, events: &mut Vec<Event>) -> Result<Answer, Failure> {

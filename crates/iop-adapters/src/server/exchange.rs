@@ -3,8 +3,12 @@
 //! ```text
 //! head ─► frames ─► clean end ─► returned
 //!   └───────┴─ cancelled or fenced ─► FIN, read on ─► the provider's end ─► CallError::Cancelled
-//!   └───────┴─ the answer is unusable ─► FIN, read on for the grace, then reset ─► CallError::Failed
+//!   └───────┴─ the answer is unusable ─► FIN, read on ─► the provider's end ─► CallError::Failed
+//!                                             └─ the grace is over: reset ─► CallError::Abandoned
 //! ```
+//!
+//! Until the provider has its whole request, every poll tells the outlet how much it has taken: that
+//! is what a silent provider is told from a slow upload by.
 //!
 //! How long a cancelled call may take to return is for the caller to bound: dropping the future
 //! drops the exchange, which resets the connection.
@@ -12,48 +16,66 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use iop_execution::{CallError, Cancelled, Outlet};
-use iop_net::http::{Call, Frame, Head};
+use iop_execution::{CallError, Cancelled, Outlet, Sent};
+use iop_net::http::{self, Call, Frame, Head, Sending};
 use iop_types::Failure;
 
 use super::failure::failure_of;
 
 /// How long a provider whose answer is unusable, or said to be over, may take to end before it is
 /// reset; the close grace of a cancelled call.
-const CLOSE_GRACE: Duration = Duration::from_secs(2);
+const CLOSE_GRACE: Duration = iop_execution::watchdog::CLOSE_GRACE;
 
 pub(crate) struct Exchange<'a> {
     call: Call,
     cancelled: &'a mut Cancelled,
+    handover: Handover,
 }
 
 impl<'a> Exchange<'a> {
     pub(crate) const fn new(call: Call, cancelled: &'a mut Cancelled) -> Self {
-        Self { call, cancelled }
+        Self { call, cancelled, handover: Handover(Sending::Nothing) }
     }
 
     /// Waits for the head of the answer.
-    pub(crate) async fn head(&mut self) -> Result<Head, CallError> {
+    pub(crate) async fn head<T>(&mut self, outlet: &mut dyn Outlet<T>) -> Result<Head, CallError> {
+        let (call, handover) = (&mut self.call, &mut self.handover);
+        let head = std::future::poll_fn(|cx| {
+            let head = call.poll_head(cx);
+            handover.tell(call, outlet);
+            head
+        });
         let head = tokio::select! {
             biased;
             () = &mut *self.cancelled => None,
-            head = self.call.head() => Some(head),
+            head = head => Some(head),
         };
         match head {
-            Some(head) => head.map_err(|error| CallError::Failed(failure_of(&error))),
+            Some(Ok(head)) => Ok(head),
+            Some(Err(error)) => Err(self.fail(&error).await),
             None => Err(self.wind_up().await),
         }
     }
 
     /// Waits for the next frame, `None` at the clean end.
-    pub(crate) async fn frame(&mut self) -> Result<Option<Frame>, CallError> {
+    pub(crate) async fn frame<T>(
+        &mut self,
+        outlet: &mut dyn Outlet<T>,
+    ) -> Result<Option<Frame>, CallError> {
+        let (call, handover) = (&mut self.call, &mut self.handover);
+        let frame = std::future::poll_fn(|cx| {
+            let frame = call.poll_frame(cx);
+            handover.tell(call, outlet);
+            frame
+        });
         let frame = tokio::select! {
             biased;
             () = &mut *self.cancelled => None,
-            frame = self.call.frame() => Some(frame),
+            frame = frame => Some(frame),
         };
         match frame {
-            Some(frame) => frame.map_err(|error| CallError::Failed(failure_of(&error))),
+            Some(Ok(frame)) => Ok(frame),
+            Some(Err(error)) => Err(self.fail(&error).await),
             None => Err(self.wind_up().await),
         }
     }
@@ -66,7 +88,8 @@ impl<'a> Exchange<'a> {
             body = self.call.body(limit) => Some(body),
         };
         match body {
-            Some(body) => body.map_err(|error| CallError::Failed(failure_of(&error))),
+            Some(Ok(body)) => Ok(body),
+            Some(Err(error)) => Err(self.fail(&error).await),
             None => Err(self.wind_up().await),
         }
     }
@@ -103,10 +126,25 @@ impl<'a> Exchange<'a> {
 
     /// Ends a call whose answer cannot be used.
     pub(crate) async fn give_up(mut self, failure: Failure) -> CallError {
+        self.abandon(failure).await
+    }
+
+    /// Ends a call that failed by itself.
+    async fn fail(&mut self, error: &http::CallError) -> CallError {
+        self.abandon(failure_of(error)).await
+    }
+
+    /// Lets the provider end within the grace. Past it the drop resets the connection; the failure is
+    /// known either way.
+    async fn abandon(&mut self, failure: Failure) -> CallError {
+        if self.call.has_returned() {
+            return CallError::Failed(failure);
+        }
         self.call.cancel();
-        // Past the grace the drop resets the connection: the failure is known either way.
-        let _ = tokio::time::timeout(CLOSE_GRACE, self.call.returned()).await;
-        CallError::Failed(failure)
+        match tokio::time::timeout(CLOSE_GRACE, self.call.returned()).await {
+            Ok(()) => CallError::Failed(failure),
+            Err(_) => CallError::Abandoned(failure),
+        }
     }
 
     /// Tells the provider to stop and returns when its end was seen.
@@ -114,5 +152,28 @@ impl<'a> Exchange<'a> {
         self.call.cancel();
         self.call.returned().await;
         CallError::Cancelled
+    }
+}
+
+/// How much of the request the outlet has been told of.
+struct Handover(Sending);
+
+impl Handover {
+    fn tell<T>(&mut self, call: &Call, outlet: &mut dyn Outlet<T>) {
+        if self.0 == Sending::HandedOver {
+            return;
+        }
+        let sending = call.sending();
+        if sending == self.0 {
+            return;
+        }
+        self.0 = sending;
+        match sending {
+            // The call has ended, or starts again on a fresh connection.
+            Sending::Nothing => {}
+            Sending::Partly { is_starved: false, .. } => outlet.note_sent(Sent::More),
+            Sending::Partly { is_starved: true, .. } => outlet.note_sent(Sent::AllSoFar),
+            Sending::HandedOver => outlet.note_sent(Sent::Whole),
+        }
     }
 }

@@ -65,7 +65,7 @@ pub(crate) async fn relay(
     mut exchange: Exchange<'_>,
     outlet: &mut dyn Outlet<TunnelFrame>,
 ) -> Result<(), CallError> {
-    let head = exchange.head().await?;
+    let head = exchange.head(outlet).await?;
     let mut scan = is_plain_event_stream(&head.headers).then(ProgressScan::new);
     let headers = for_client(&head.headers);
     if let Some(failure) = too_large(&headers, "head") {
@@ -73,7 +73,7 @@ pub(crate) async fn relay(
     }
     let head = ResponseHead { status: head.status.as_u16(), headers };
     exchange.emit(outlet, TunnelFrame::Head(head)).await?;
-    while let Some(frame) = exchange.frame().await? {
+    while let Some(frame) = exchange.frame(outlet).await? {
         let frame = match frame {
             Frame::Data(data) => {
                 let progress = scan.as_mut().is_none_or(|scan| scan.scan(&data));

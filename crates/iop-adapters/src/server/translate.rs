@@ -36,7 +36,7 @@ pub(crate) async fn read_stream<R: Reader>(
     redactor: &Redactor,
 ) -> Result<R::Ended, CallError> {
     let mut events = Vec::new();
-    while let Some(frame) = exchange.frame().await? {
+    while let Some(frame) = exchange.frame(outlet).await? {
         let Frame::Data(data) = frame else { continue };
         let read = reader.push(&data, &mut events);
         for event in events.drain(..) {
@@ -65,7 +65,7 @@ pub(crate) async fn read_whole<E>(
     memory: &Budget,
     redactor: &Redactor,
 ) -> Result<E, CallError> {
-    let body = match gather(&mut exchange, memory).await {
+    let body = match gather(&mut exchange, outlet, memory).await {
         Ok(body) => body,
         Err(Unread::Ended(error)) => return Err(error),
         Err(Unread::Unusable(failure)) => return Err(exchange.give_up(failure).await),
@@ -87,9 +87,13 @@ enum Unread {
 }
 
 /// Reads an answer that makes sense only as a whole, under the limit of one and the budget of all.
-async fn gather(exchange: &mut Exchange<'_>, memory: &Budget) -> Result<Bytes, Unread> {
+async fn gather(
+    exchange: &mut Exchange<'_>,
+    outlet: &mut dyn Outlet<Event>,
+    memory: &Budget,
+) -> Result<Bytes, Unread> {
     let mut answer = Gathering::new(memory);
-    while let Some(frame) = exchange.frame().await.map_err(Unread::Ended)? {
+    while let Some(frame) = exchange.frame(outlet).await.map_err(Unread::Ended)? {
         let Frame::Data(data) = frame else { continue };
         if answer.len() + data.len() > MAX_ANSWER {
             let message = format!("the provider's answer exceeds {MAX_ANSWER} bytes");

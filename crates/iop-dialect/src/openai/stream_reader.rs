@@ -14,12 +14,13 @@ const DONE: &[u8] = b"[DONE]";
 pub struct StreamReader {
     splitter: Splitter,
     choices: Choices,
+    is_done: bool,
 }
 
 impl StreamReader {
     /// Makes a reader for the beginning of a stream.
     pub fn new(kind: TextKind) -> Self {
-        Self { splitter: Splitter::default(), choices: Choices::new(kind) }
+        Self { splitter: Splitter::default(), choices: Choices::new(kind), is_done: false }
     }
 
     /// Takes the next segment and appends the events that it completes.
@@ -30,6 +31,7 @@ impl StreamReader {
     pub fn push(&mut self, segment: &[u8], events: &mut Vec<Event>) -> Result<(), Failure> {
         let mut result = Ok(());
         self.splitter.push(segment, |event| {
+            self.is_done |= event.as_ref().is_ok_and(|event| event.data == DONE);
             if result.is_ok() {
                 result = read_event(&mut self.choices, event, events).map_err(Failure::from);
             }
@@ -37,8 +39,13 @@ impl StreamReader {
         result
     }
 
-    /// Ends the stream at the provider's end of file. Whether `[DONE]` came, and how often, does
-    /// not matter; a finish reason does.
+    /// Says whether `[DONE]` came: whatever a provider sends in later segments belongs to nobody.
+    pub const fn has_ended(&self) -> bool {
+        self.is_done
+    }
+
+    /// Ends the stream at the provider's end of file, or at its `[DONE]`. Whether that came, and how
+    /// often, does not matter; a finish reason does.
     ///
     /// # Errors
     /// The stream ended without any finish reason or inside an event.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use iop_types::{ConfigRevision, ProviderKey, ProviderRevision};
 
@@ -68,6 +69,7 @@ pub struct Draft<'a> {
 struct Seat {
     revision: ProviderRevision,
     capacity: u32,
+    first_response_timeout: Option<Duration>,
     instance: Arc<Instance>,
     is_fresh: bool,
 }
@@ -85,7 +87,11 @@ impl Draft<'_> {
         provider: Arc<dyn Provider>,
     ) -> Result<(), DuplicateKey> {
         let instance = Instance::new(provider);
-        self.seat(key, Seat { revision, capacity, instance, is_fresh: true })
+        let first_response_timeout = None;
+        self.seat(
+            key,
+            Seat { revision, capacity, first_response_timeout, instance, is_fresh: true },
+        )
     }
 
     /// Keeps the current instance of a provider; says whether there is one.
@@ -101,8 +107,17 @@ impl Draft<'_> {
         let state = self.bootstrap.registry.0.state.load();
         let Some(entry) = state.current.entries.get(key) else { return Ok(false) };
         let instance = Arc::clone(&entry.instance);
-        self.seat(key.clone(), Seat { revision, capacity, instance, is_fresh: false })?;
+        let first_response_timeout = None;
+        let seat = Seat { revision, capacity, first_response_timeout, instance, is_fresh: false };
+        self.seat(key.clone(), seat)?;
         Ok(true)
+    }
+
+    /// Bounds the time to the head of a provider that was added or kept; unbounded otherwise.
+    pub fn limit_first_response(&mut self, key: &ProviderKey, timeout: Option<Duration>) {
+        if let Some(seat) = self.seats.get_mut(key) {
+            seat.first_response_timeout = timeout;
+        }
     }
 
     fn seat(&mut self, key: ProviderKey, seat: Seat) -> Result<(), DuplicateKey> {
@@ -157,8 +172,10 @@ impl Started<'_> {
                 bootstrap.gates.entry(key.clone()).or_insert_with(|| Gate::new(seat.capacity));
             gate.set_capacity(seat.capacity);
             let gate = gate.clone();
-            let Seat { revision, instance, .. } = seat;
-            entries.insert(key.clone(), Arc::new(Entry { key, revision, instance, gate }));
+            let Seat { revision, first_response_timeout, instance, .. } = seat;
+            let entry =
+                Entry { key: key.clone(), revision, first_response_timeout, instance, gate };
+            entries.insert(key, Arc::new(entry));
         }
         bootstrap.publish(Snapshot { revision: Some(revision), entries })
     }

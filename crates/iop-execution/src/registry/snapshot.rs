@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use iop_types::{ConfigRevision, ProviderKey, ProviderRevision, Refusal};
 
@@ -12,6 +13,7 @@ use crate::gate::Gate;
 pub(super) struct Entry {
     pub(super) key: ProviderKey,
     pub(super) revision: ProviderRevision,
+    pub(super) first_response_timeout: Option<Duration>,
     pub(super) instance: Arc<Instance>,
     pub(super) gate: Gate,
 }

@@ -109,13 +109,14 @@ impl http_body::Body for Outgoing {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyLost>>> {
         let this = self.get_mut();
-        let Some(waker) = this.line.sending() else { return Poll::Pending };
+        let Some(waker) = this.line.wants_body() else { return Poll::Pending };
         let part = match &mut this.body {
             Body::Full(bytes) if bytes.is_empty() => None,
             Body::Full(bytes) => Some(Ok(std::mem::take(bytes))),
             Body::Stream { source, length } => {
-                let part = ready!(source.poll_part(&mut Context::from_waker(&waker)));
-                count(part, length)
+                let part = source.poll_part(&mut Context::from_waker(&waker));
+                this.line.body_waits(part.is_pending());
+                count(ready!(part), length)
             }
         };
         match part {

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use super::body::Outgoing;
 use super::lane::{Lane, Responding, peek};
 use super::pool::{Connection, Inner};
-use super::{Body, CallError, Cut, Phase, Request};
+use super::{Body, CallError, Cut, Phase, Request, Sending};
 
 /// The head of a provider's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,8 @@ impl Call {
     /// Waits for the head of the response. Cancel safe. Yields it once.
     ///
     /// # Errors
-    /// No response will come; the connection is reset, unless the provider ended it.
+    /// No response will come. Where the provider has not ended the connection, our sending side ends
+    /// now, [`Self::returned`] waits for the provider's, and dropping the call resets.
     pub async fn head(&mut self) -> Result<Head, CallError> {
         std::future::poll_fn(|cx| self.poll_head(cx)).await
     }
@@ -85,7 +86,7 @@ impl Call {
     pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, CallError>> {
         let outcome = ready!(self.poll_waiting(cx));
         if outcome.is_err() {
-            self.reset();
+            self.fail();
         }
         Poll::Ready(outcome)
     }
@@ -93,7 +94,7 @@ impl Call {
     /// Waits for the next frame after the head, `None` at the clean end. Cancel safe.
     ///
     /// # Errors
-    /// The response is incomplete; the connection is reset, unless the provider ended it.
+    /// The response is incomplete. The connection ends as after a failed [`Self::head`].
     pub async fn frame(&mut self) -> Result<Option<Frame>, CallError> {
         std::future::poll_fn(|cx| self.poll_frame(cx)).await
     }
@@ -104,7 +105,7 @@ impl Call {
         match &outcome {
             Ok(Some(_)) => {}
             Ok(None) => self.finish(),
-            Err(_) => self.reset(),
+            Err(_) => self.fail(),
         }
         Poll::Ready(outcome)
     }
@@ -112,13 +113,13 @@ impl Call {
     /// Reads the rest of the body into memory, at most `limit` bytes.
     ///
     /// # Errors
-    /// The response is incomplete or larger; the connection is reset, unless the provider ended it.
+    /// The response is incomplete or larger. The connection ends as after a failed [`Self::head`].
     pub async fn body(&mut self, limit: usize) -> Result<Bytes, CallError> {
         let mut whole = BytesMut::new();
         while let Some(frame) = self.frame().await? {
             let Frame::Data(data) = frame else { continue };
             if whole.len() + data.len() > limit {
-                self.reset();
+                self.fail();
                 return Err(CallError::TooLarge { authority: self.authority(), limit });
             }
             whole.extend_from_slice(&data);
@@ -147,6 +148,16 @@ impl Call {
     /// Returns how many bytes of the request, head included, the kernel has accepted; 0 after the end.
     pub fn sent_bytes(&self) -> u64 {
         self.lane().map_or(0, |lane| lane.line().written())
+    }
+
+    /// Says how much of the request the provider has taken; nothing after the end.
+    pub fn sending(&self) -> Sending {
+        self.lane().map_or(Sending::Nothing, |lane| lane.line().sending())
+    }
+
+    /// Says whether the provider is known to have returned from this call, or was never called.
+    pub fn has_returned(&self) -> bool {
+        matches!(self.stage, Stage::Ended)
     }
 
     /// Asks the provider to stop: ends our sending side at once, so that it sees FIN. Whatever of the
@@ -369,6 +380,15 @@ impl Call {
         if let Some(lane) = self.take_lane() {
             self.stage = Stage::Draining { lane };
         }
+    }
+
+    /// Nothing more of the response is of use.
+    fn fail(&mut self) {
+        if self.lane().is_none_or(|lane| lane.line().has_peer_ended()) {
+            return self.reset();
+        }
+        self.cancel();
+        self.drain();
     }
 
     fn reset(&mut self) {

@@ -25,6 +25,22 @@ pub enum Phase {
     Ended,
 }
 
+/// How much of its request a provider has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sending {
+    /// Not a byte.
+    Nothing,
+    /// Some of it, or all of it with an answer that came before the last byte.
+    Partly {
+        /// Bytes that the kernel has accepted, head included.
+        bytes: u64,
+        /// All that was there is sent; the rest of the body is still to come from its source.
+        is_starved: bool,
+    },
+    /// The kernel has accepted all of it.
+    HandedOver,
+}
+
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

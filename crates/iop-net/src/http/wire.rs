@@ -18,8 +18,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::BodyLost;
 use super::pool::Connection;
+use super::{BodyLost, Sending};
 
 /// The call's hold of a connection.
 #[derive(Clone)]
@@ -54,6 +54,10 @@ enum Trust {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sent {
     Partly,
+    /// Hyper has all that its source had, and asked for more.
+    AllSoFar,
+    /// The kernel has all that the source had.
+    Starved,
     /// Hyper has all of it.
     Ended,
     /// The kernel has all of it.
@@ -132,6 +136,24 @@ impl Line {
         self.lock().body == Sent::HandedOver
     }
 
+    pub(super) fn sending(&self) -> Sending {
+        let state = self.lock();
+        match (state.body, state.written) {
+            (_, 0) => Sending::Nothing,
+            (Sent::HandedOver, _) => Sending::HandedOver,
+            // What a fence swallows is waited for by nobody.
+            (Sent::Starved, bytes) if !state.fenced => Sending::Partly { bytes, is_starved: true },
+            (Sent::Partly | Sent::AllSoFar | Sent::Starved | Sent::Ended, bytes) => {
+                Sending::Partly { bytes, is_starved: false }
+            }
+        }
+    }
+
+    /// Says whether the peer's end of file or reset was read.
+    pub(super) fn has_peer_ended(&self) -> bool {
+        self.lock().peer_ended
+    }
+
     pub(super) fn is_fenced(&self) -> bool {
         self.lock().fenced
     }
@@ -145,6 +167,16 @@ impl Line {
         self.lock().lost
     }
 
+    /// The request body has nothing more for now, or has something again.
+    pub(super) fn body_waits(&self, waits: bool) {
+        let mut state = self.lock();
+        match (waits, state.body) {
+            (true, Sent::Partly) => state.body = Sent::AllSoFar,
+            (false, Sent::AllSoFar | Sent::Starved) => state.body = Sent::Partly,
+            (true | false, _) => {}
+        }
+    }
+
     /// The request body has been taken by hyper whole.
     pub(super) fn body_ended(&self) {
         self.lock().body = Sent::Ended;
@@ -155,7 +187,7 @@ impl Line {
     }
 
     /// Returns whom to wake for more of the request body, unless no more is wanted.
-    pub(super) fn sending(&self) -> Option<Waker> {
+    pub(super) fn wants_body(&self) -> Option<Waker> {
         let state = self.lock();
         (!state.fenced).then(|| state.waker.clone())
     }
@@ -250,8 +282,12 @@ impl AsyncWrite for Wire {
     /// Hyper flushes once its own buffer is empty.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.lock();
-        if state.body == Sent::Ended && !state.fenced && state.written > 0 {
-            state.body = Sent::HandedOver;
+        if !state.fenced && state.written > 0 {
+            state.body = match state.body {
+                Sent::Ended => Sent::HandedOver,
+                Sent::AllSoFar => Sent::Starved,
+                Sent::Partly | Sent::Starved | Sent::HandedOver => state.body,
+            };
         }
         Poll::Ready(Ok(()))
     }

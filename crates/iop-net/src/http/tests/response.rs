@@ -9,6 +9,7 @@ async fn fails_after_head(bytes: &str, reset: bool) -> Cut {
     drop(stream);
     let error = collect(&mut call).await.unwrap_err();
     assert_eq!(call.phase(), Phase::Ended);
+    soon(call.returned()).await;
     assert_eq!(provider.pool.stats(), PoolStats::default());
     match error {
         CallError::Truncated { cut, .. } => cut,
@@ -137,13 +138,17 @@ async fn what_is_not_http_is_told_apart_from_a_lost_connection() {
 }
 
 #[tokio::test]
-async fn a_body_larger_than_its_reader_allows_is_reset() {
+async fn a_body_larger_than_its_reader_allows_ends_our_side_and_is_reset_when_it_is_dropped() {
     let provider = Provider::start().await;
     let (mut call, mut stream) =
         provider.answering("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhello").await;
     let error = soon(call.body(4)).await.unwrap_err();
     assert!(matches!(error, CallError::TooLarge { limit: 4, .. }), "{error:?}");
-    expect_reset(&mut stream).await;
+    assert!(!call.has_returned(), "the provider has not ended");
+    assert_eq!(soon(stream.read(&mut [0; 1])).await.unwrap(), 0, "it sees our end at once");
+    drop(call);
+    let writing = async { while stream.write_all(b"more").await.is_ok() {} };
+    soon(writing).await;
 }
 
 #[tokio::test]

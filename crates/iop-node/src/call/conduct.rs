@@ -1,0 +1,312 @@
+//! Drives one call and does what its watchdog orders.
+//!
+//! One task holds everything of a call: the adapter's future, the signals that may stop it, the look
+//! at a stalled provider and one timer. It collects what has happened since it was last polled and
+//! asks [`Watchdog`] what that means. A chunk on its way costs nothing here: the call is polled, and
+//! the timer stays where it is.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use iop_execution::admit::Passed;
+use iop_execution::emission::Terminus;
+use iop_execution::registry::Bound;
+use iop_execution::watchdog::{Cancel, Deadline, End, Next, Rules, Seen, Watchdog};
+use iop_execution::{BoxFuture, CallError, Cancelled, Emission, Fence, Permit, cancellation};
+use iop_net::link;
+use iop_types::{
+    ErrorCode, Failure, HealthEvidence, Ownership, RequestHead, Stall, StallPhase, StallTimeout,
+};
+use iop_wire::v1;
+use tokio::time::Sleep;
+use tracing::{debug, info, warn};
+
+use super::{Clock, named, now};
+use crate::health::Question;
+use crate::node::Shared;
+
+/// The provider's part of a request: what is called, with which output.
+pub(super) type Call<'c, O, R> = Box<
+    dyn for<'a> FnOnce(
+            &'a Bound,
+            &'a mut Emission<O, Clock>,
+            &'a mut Cancelled,
+        ) -> BoxFuture<'a, Result<R, CallError>>
+        + Send
+        + 'c,
+>;
+
+/// How a call ended, as its terminal tells.
+pub(crate) enum Outcome<R> {
+    /// Its answer is whole.
+    Completed(R),
+    /// It failed.
+    Failed(Failure),
+    /// It was cancelled, perhaps just when the last of a whole answer came.
+    Cancelled(Option<R>),
+}
+
+/// Carries one call from its permit to its terminal, whatever its form.
+pub(super) async fn conduct<T, O, R>(
+    node: &Arc<Shared>,
+    passed: Passed,
+    head: &RequestHead,
+    outlet: O,
+    told: link::Cancelled,
+    call: Call<'_, O, R>,
+    terminal: impl Fn(&Outcome<R>) -> T,
+) where
+    O: Terminus<T> + 'static,
+{
+    let Passed { permit, entry, cancelled: asked, provider, stall_timeout } = passed;
+    let mut record = Some(node.journal.begin(head));
+    let mut emission = Emission::new(outlet, now as Clock);
+    let (fence, ender) = (emission.fence(), emission.ender());
+    let (canceller, mut cancelled) = cancellation();
+    let question = Question {
+        generation: entry.generation(),
+        target: head.target.clone(),
+        about: Some(head.work),
+        stall_timeout: stall_timeout.duration(),
+    };
+    let _seat = node.health.neighbours.seat(provider.key(), head.work, now(), fence.clone());
+    let mut watchdog = Watchdog::new(rules(head, &provider, stall_timeout));
+    let mut orders = watchdog.look(now(), Seen::default(), &fence.vitals());
+    let timer = pin!(tokio::time::sleep_until(orders.next.at.unwrap_or_else(now).into()));
+    let mut alarm = Alarm { timer, is_set: false, armed_for: None };
+    let mut scene = Scene {
+        call: Some(call(&provider, &mut emission, &mut cancelled)),
+        returned: None,
+        told: Some(told),
+        asked: Some(asked),
+        look: None,
+    };
+    let mut held = Some((permit, entry));
+    loop {
+        if orders.stop {
+            fence.close();
+            canceller.cancel();
+        }
+        if orders.probe {
+            debug!("the provider is silent: the call is cancelled and its health looked at");
+            scene.look = Some(Box::pin(node.look_at(&provider, &question)));
+        }
+        if let Some(ownership) = orders.settle
+            && let Some((permit, entry)) = held.take()
+        {
+            // A call that has not returned is reset by being dropped.
+            scene.call = None;
+            settle(node, permit, ownership, scene.returned.as_ref());
+            drop(entry);
+        }
+        if let Some(end) = orders.end {
+            scene.look = None;
+            let outcome = match end {
+                End::Own => own(scene.returned.take(), head),
+                End::Cancelled => Outcome::Cancelled(whole(scene.returned.take())),
+                End::Deadline(deadline) => Outcome::Failed(late(deadline)),
+                End::Stalled(stall) => {
+                    let observation_seq = node.conclude(provider.key(), &question, stall.health);
+                    Outcome::Failed(stalled(Stall { observation_seq, ..stall }))
+                }
+            };
+            if let Some(claim) = ender.claim() {
+                // A link that ended has told the client's side by itself.
+                let _ = claim.finish(terminal(&outcome));
+            }
+            if let Some(record) = record.take() {
+                node.journal.end(record, fence.first_progress(), &outcome);
+            }
+        }
+        if watchdog.is_over() {
+            break;
+        }
+        alarm.set(orders.next.at);
+        let next = orders.next;
+        let seen = std::future::poll_fn(|cx| scene.poll(cx, &mut alarm, &fence, next)).await;
+        orders = watchdog.look(now(), seen, &fence.vitals());
+    }
+    if let Some(record) = record {
+        node.journal.end(record, fence.first_progress(), &Outcome::<R>::Cancelled(None));
+    }
+}
+
+/// Everything that a call waits for.
+struct Scene<'a, R> {
+    /// `None` once it returned or was given up.
+    call: Option<BoxFuture<'a, Result<R, CallError>>>,
+    returned: Option<Result<R, CallError>>,
+    /// The link's word. `None` once it has said all that matters.
+    told: Option<link::Cancelled>,
+    /// The Node's own word, given through the table of work.
+    asked: Option<Cancelled>,
+    look: Option<BoxFuture<'a, HealthEvidence>>,
+}
+
+impl<R> Scene<'_, R> {
+    /// Ready when something happened, or when it is time to look.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        alarm: &mut Alarm<'_>,
+        fence: &Fence,
+        next: Next,
+    ) -> Poll<Seen> {
+        let mut seen = Seen::default();
+        // First of all, so that what the provider has sent counts before its silence is judged.
+        if let Some(call) = &mut self.call
+            && let Poll::Ready(returned) = call.as_mut().poll(cx)
+        {
+            seen.returned = Some(ownership(&returned));
+            self.returned = Some(returned);
+            self.call = None;
+        }
+        if let Some(told) = &mut self.told
+            && let Poll::Ready(why) = Pin::new(told).poll(cx)
+        {
+            self.told = None;
+            debug!(?why, "the call is cancelled");
+            match why {
+                Err(_) => seen.disconnected = true,
+                Ok(v1::CancelReason::Deadline) => seen.cancelled = Some(Cancel::Deadline),
+                Ok(_) => seen.cancelled = Some(Cancel::Asked),
+            }
+        }
+        if let Some(asked) = &mut self.asked
+            && Pin::new(asked).poll(cx).is_ready()
+        {
+            self.asked = None;
+            seen.cancelled.get_or_insert(Cancel::Asked);
+        }
+        if let Some(look) = &mut self.look
+            && let Poll::Ready(health) = look.as_mut().poll(cx)
+        {
+            seen.health = Some(health);
+            self.look = None;
+        }
+        let goes_on = next.stands_still && !fence.vitals().stands_still();
+        if seen == Seen::default() && !goes_on && alarm.poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(seen)
+    }
+}
+
+/// The one timer of a call.
+struct Alarm<'a> {
+    timer: Pin<&'a mut Sleep>,
+    is_set: bool,
+    /// Whom the timer will wake. It is polled with every chunk, and is asked no more than whether it
+    /// has gone off once it knows that.
+    armed_for: Option<Waker>,
+}
+
+impl Alarm<'_> {
+    fn set(&mut self, at: Option<Instant>) {
+        self.is_set = at.is_some();
+        if let Some(at) = at.map(tokio::time::Instant::from)
+            && at != self.timer.deadline()
+        {
+            self.timer.as_mut().reset(at);
+            self.armed_for = None;
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_set {
+            return Poll::Pending;
+        }
+        let is_armed = self.armed_for.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if is_armed && !self.timer.is_elapsed() {
+            return Poll::Pending;
+        }
+        self.armed_for = Some(cx.waker().clone());
+        self.timer.as_mut().poll(cx)
+    }
+}
+
+fn rules(head: &RequestHead, provider: &Bound, stall_timeout: StallTimeout) -> Rules {
+    let in_time = |left: Option<Duration>| left.and_then(|left| now().checked_add(left));
+    Rules {
+        stall: stall_timeout.duration(),
+        first_response: provider.first_response_timeout(),
+        first_progress_by: in_time(head.first_progress_within),
+        ends_by: in_time(head.ends_within),
+    }
+}
+
+/// A call that returned has returned, however; one that was reset may still be at work.
+const fn ownership<R>(returned: &Result<R, CallError>) -> Ownership {
+    match returned {
+        Ok(_) | Err(CallError::Failed(_) | CallError::Cancelled) => Ownership::Confirmed,
+        Err(CallError::Abandoned(_)) => Ownership::Unconfirmed,
+    }
+}
+
+/// Gives the permit back, or keeps it as a zombie when nobody saw the call return.
+fn settle<R>(
+    node: &Shared,
+    permit: Permit,
+    ownership: Ownership,
+    returned: Option<&Result<R, CallError>>,
+) {
+    match ownership {
+        Ownership::Confirmed => drop(permit),
+        Ownership::Unconfirmed => {
+            info!("the provider did not end a call within the close grace: connection reset");
+            permit.into_zombie(now());
+        }
+    }
+    let failure = returned.and_then(|returned| returned.as_ref().err()?.failure());
+    let is_unreachable = failure.is_some_and(|failure| failure.code == ErrorCode::ConnectFailed);
+    if ownership == Ownership::Unconfirmed || is_unreachable {
+        node.look_again();
+    }
+}
+
+fn own<R>(returned: Option<Result<R, CallError>>, head: &RequestHead) -> Outcome<R> {
+    match returned {
+        Some(Ok(whole)) => Outcome::Completed(whole),
+        Some(Err(CallError::Failed(failure) | CallError::Abandoned(failure))) => {
+            Outcome::Failed(named(&failure, &head.provider))
+        }
+        Some(Err(CallError::Cancelled)) | None => Outcome::Cancelled(None),
+    }
+}
+
+fn whole<R>(returned: Option<Result<R, CallError>>) -> Option<R> {
+    returned.and_then(Result::ok)
+}
+
+fn late(deadline: Deadline) -> Failure {
+    let message = match deadline {
+        Deadline::FirstProgress => "no progress within the time that was left for it",
+        Deadline::Whole => "not finished within the time that was left for the request",
+        Deadline::Told => "the request's time was over",
+    };
+    Failure::new(ErrorCode::DeadlineExceeded, message)
+}
+
+/// Says what happened in numbers and words of our own; nothing of the provider's gets in.
+fn stalled(stall: Stall) -> Failure {
+    let phase = match stall.phase {
+        StallPhase::Sending => "while the request was being sent",
+        StallPhase::BeforeHead => "before its response began",
+        StallPhase::MidStream => "in the middle of its response",
+    };
+    let message = format!(
+        "the provider was silent for {} ms {phase}; {} ms are allowed",
+        stall.silent.as_millis(),
+        stall.timeout.as_millis(),
+    );
+    warn!(
+        silent_for = ?stall.silent,
+        phase = %stall.phase,
+        ownership = %stall.ownership,
+        health = %stall.health,
+        "the provider stopped responding"
+    );
+    Failure { stall: Some(stall), ..Failure::new(ErrorCode::ResponseStalled, message) }
+}
