@@ -1,6 +1,7 @@
 //! Scenarios of one request on a manual clock.
 
 mod aborts;
+mod contract;
 mod cross;
 mod ends;
 mod once;
