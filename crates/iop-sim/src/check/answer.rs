@@ -80,7 +80,7 @@ impl Answer {
             writers.insert(tag.to_owned());
         }
         if writers.len() > 1 {
-            return Err(format!("text of several answers: {:?}", writers));
+            return Err(format!("text of several answers: {writers:?}"));
         }
         self.tag = writers.into_iter().next();
         Ok(())
