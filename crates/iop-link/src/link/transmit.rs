@@ -21,6 +21,13 @@ impl<R: Role> Link<R> {
 
     /// As [`Self::transmit`], with room for more (or less) than a usual batch.
     pub fn transmit_within(&mut self, room: usize, batch: &mut Vec<u8>) {
+        // The first word of either end is about the registration. A heartbeat must not overtake it:
+        // the Edge may be asked for one as soon as it has seated the Node.
+        if self.sent_bytes == 0
+            && let Some(frame) = self.outbox.pop_control()
+        {
+            self.write_control(frame, batch);
+        }
         while batch.len() < room {
             let Some(frame) = self.outbox.pop_urgent() else { break };
             self.write_urgent(frame, batch);

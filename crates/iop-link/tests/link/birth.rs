@@ -185,3 +185,16 @@ fn a_drain_before_the_link_is_up_closes_it_at_once() {
     pair.run(Duration::from_secs(1));
     assert_eq!(pair.edge.link.close_reason(), Some(CloseReason::ShuttingDown));
 }
+
+/// Another instance may claim the seat in the very moment in which it was given.
+#[test]
+fn a_challenge_does_not_overtake_the_answer_to_the_registration() {
+    let (clock, mut edge) = accepted();
+    let now = clock.now();
+    feed(&mut edge, now, &bytes(0, 0, Message::RegisterRequest(registration())));
+    edge.register(now, GENERATION, v1::NodeConfig::default(), 0);
+    edge.challenge(now);
+    let said: Vec<_> = spoken(&mut edge).into_iter().filter_map(|frame| frame.message).collect();
+    let in_order = matches!(said[..], [Message::RegisterResponse(_), Message::HeartbeatRequest(_)]);
+    assert!(in_order, "{said:?}");
+}
