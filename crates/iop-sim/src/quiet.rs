@@ -64,7 +64,10 @@ async fn unrest(clients: &Clients) -> Result<Option<String>, Box<dyn std::error:
         && status["nodes_linked"] == NODES.len();
     let providers = providers["providers"].as_array().cloned().unwrap_or_default();
     let restless = providers.iter().find(|provider| {
-        provider["ready"] != true || provider["in_use"] != 0 || provider["zombies"] != 0
+        provider["ready"] != true
+            || provider["in_use"] != 0
+            || provider["fenced_in_use"] != 0
+            || provider["zombies"] != 0
     });
     Ok(match restless {
         Some(provider) => Some(provider.to_string()),

@@ -212,6 +212,8 @@ struct Provider {
     loaded: Vec<Target>,
     capacity: u32,
     in_use: u32,
+    /// Permits of links that ended, whose requests have not noticed yet: they take no capacity.
+    fenced_in_use: u32,
     zombies: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     queued: Option<u32>,
@@ -272,7 +274,8 @@ pub(super) fn providers(core: &Core) -> Providers {
         targets: view.targets,
         loaded: view.loaded,
         capacity: view.capacity,
-        in_use: view.in_use + view.fenced_in_use,
+        in_use: view.in_use,
+        fenced_in_use: view.fenced_in_use,
         zombies: view.zombies,
         queued: view.queued,
         health: view.health.into_iter().map(TargetHealth::from).collect(),

@@ -231,7 +231,8 @@ impl State {
             self.kept = Some(Box::new(answer));
         }
         request.core.metrics.count_retry(retry.reason.as_str());
-        tracing::debug!(run_id = %request.call.receipt.run_id, reason = retry.reason.as_str(), "trying again");
+        let run_id = request.call.receipt.run_id;
+        tracing::debug!(%run_id, reason = retry.reason.as_str(), "another attempt is made");
         if let Seat::Held(held) = std::mem::replace(&mut self.seat, Seat::Nowhere) {
             self.stand(request, now, held.retry(retry.reason.is_answer()));
         }

@@ -82,29 +82,37 @@ async fn a_link_that_is_cut_or_half_dead_ends_its_stream_once_and_a_new_one_take
 }
 
 #[tokio::test]
-async fn a_link_that_is_cut_before_the_head_is_an_answer_with_its_status() {
+async fn a_request_whose_link_is_cut_before_the_head_waits_for_its_node_and_is_answered() {
     let provider = ScriptedProvider::start().await;
-    provider.on(CHAT, |_| iop_testkit::Script::new().hold());
     let (group, proxy, _node) = relayed(&provider, Pass::All).await;
     group.edge.serves(MODEL).await;
     for body in [unary(MODEL), streamed(MODEL)] {
         let before = provider.log().exchanges.len();
-        let generation = group.edge.generation("one").await;
+        provider.on(CHAT, move |request| match request.json()["stream"] == true {
+            true => answer::chat_stream(request, 3, Duration::ZERO),
+            false => answer::chat(request, "again"),
+        });
+        provider.once(CHAT, |_| iop_testkit::Script::new().hold());
         let mut client = group.edge.chat(&body).await;
         provider.wait_for_requests(before + 1).await;
         proxy.reset();
         let head = client.head().await.unwrap();
-        let told = client.json().await.unwrap();
-        assert_eq!((head.status, &told["error"]["code"]), (502, &json!("node_lost")), "{told}");
+        assert_eq!(head.status, 200);
+        client.body().await.unwrap();
         provider
-            .wait_until("the node closes the call", |log| {
+            .wait_until("the node closes the first call", |log| {
                 log.connection_of(before).left_at().is_some()
             })
             .await;
-        group
-            .edge
-            .until("the node is back", async |edge| edge.generation("one").await > generation)
-            .await;
+        let run = group.edge.run(&head).await;
+        let attempts = run["attempts"].as_array().unwrap();
+        assert_eq!(attempts[0]["terminal"]["code"], "node_lost", "{run:#}");
+        let last = attempts.last().unwrap();
+        assert_eq!(
+            (&last["why"], &last["terminal"]["kind"]),
+            (&json!("node_lost"), &json!("completed"))
+        );
+        assert_ne!(attempts[0]["generation"], last["generation"]);
     }
     group.edge.idle().await;
 }

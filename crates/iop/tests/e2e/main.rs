@@ -21,6 +21,7 @@ mod faults;
 mod link;
 mod nodes;
 mod ollama;
+mod recovery;
 mod restart;
 mod shutdown;
 mod stress;
