@@ -19,7 +19,7 @@ use turmoil::Sim;
 use uuid::Uuid;
 
 use crate::network::Network;
-use crate::plan::CAPACITY;
+use crate::plan::{CAPACITY, STALL};
 use crate::record::Historian;
 use crate::world::{EDGE, LINK_PORT, NODES, PROVIDER_PORT, PROVIDERS, World, address};
 
@@ -171,6 +171,7 @@ fn edge_file(sim: &Sim<'_>) -> String {
     let mut nodes = String::new();
     for (node, provider) in NODES.iter().zip(PROVIDERS) {
         let endpoint = address(sim, provider, PROVIDER_PORT);
+        let stall = STALL.as_secs();
         let _ = write!(
             nodes,
             "
@@ -181,7 +182,7 @@ fn edge_file(sim: &Sim<'_>) -> String {
         endpoint: http://{endpoint}
         targets: [tiny]
         max_concurrency: {CAPACITY}
-        response_stall_timeout: 3s
+        response_stall_timeout: {stall}s
       stage:
         adapter: mock
         max_concurrency: 4

@@ -11,6 +11,8 @@ use crate::world::{CLIENT_HOST, EDGE, NODES, PROVIDERS};
 
 /// What each provider is configured to do at once.
 pub(crate) const CAPACITY: usize = 6;
+/// How long each provider may be silent, as it is configured.
+pub(crate) const STALL: Duration = Duration::from_secs(3);
 /// Calls in one simulation.
 pub(crate) const CLIENTS: usize = 50;
 
@@ -250,15 +252,20 @@ fn fault(rng: &mut Rng) -> Fault {
         2 => (EDGE, CLIENT_HOST),
         _ => (EDGE, NODES[node]),
     };
-    let far = if rng.u32(..6) == 0 { CLIENT_HOST } else { NODES[node] };
     let at = millis(rng, 500..9000);
     let short = millis(rng, 100..5000);
     // Longer than a heartbeat and the wait for its answer.
     let long = Duration::from_secs(80) + millis(rng, 0..5000);
+    // Who loses bytes: an Edge and a Node, a Node and its provider, or an Edge and its clients.
+    let (near, far) = match rng.u32(..6) {
+        0 => (EDGE, CLIENT_HOST),
+        1 | 2 => (NODES[node], PROVIDERS[node]),
+        _ => (EDGE, NODES[node]),
+    };
     let (kind, lasts) = match rng.u32(..14) {
-        0 => (FaultKind::Partition(EDGE, far), long),
-        1 => (FaultKind::OneWay(EDGE, far), long),
-        2 => (FaultKind::OneWay(far, EDGE), long),
+        0 => (FaultKind::Partition(near, far), long),
+        1 => (FaultKind::OneWay(near, far), long),
+        2 => (FaultKind::OneWay(far, near), long),
         3..=5 => (FaultKind::Hold(a, b), short),
         6 | 7 => (FaultKind::Slow(a, b, millis(rng, 100..1500)), short),
         8 => (FaultKind::Crash(EDGE), short),
@@ -269,6 +276,13 @@ fn fault(rng: &mut Rng) -> Fault {
         _ => (FaultKind::Crash(PROVIDERS[node]), short),
     };
     Fault { at, until: at + lasts, kind }
+}
+
+impl Behaviour {
+    /// Says whether it is a silence that only a watchdog ends.
+    pub(crate) fn is_silence(self) -> bool {
+        matches!(self, Self::SilentBeforeHead | Self::SilentMidway | Self::OnlyComments)
+    }
 }
 
 impl FaultKind {

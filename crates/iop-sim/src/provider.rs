@@ -58,17 +58,11 @@ impl Provider {
     async fn serve(&self, mut socket: Socket) -> io::Result<()> {
         let mut buffer = BytesMut::new();
         while let Some(request) = read_request(&mut socket, &mut buffer).await? {
-            if request.path == "/v1/models" {
-                let models =
-                    json!({ "object": "list", "data": [{ "id": TARGET, "object": "model" }] });
-                respond(&mut socket, 200, &models).await?;
-                continue;
-            }
+            let Some(call) = self.beside_calls(&mut socket, &request).await? else { continue };
             let number = self.requests.replace(self.requests.get() + 1);
             let tag = format!("{}#{number}", self.name());
             let script =
                 if self.is_calm.get() { calm() } else { self.plan.script(self.index, number) };
-            let call = call_number(&request.body);
             self.ledger
                 .note(self.name(), format!("{tag} gets call {call}: {:?}", script.behaviour));
             self.records.seen().served.push(Served {
@@ -77,6 +71,7 @@ impl Provider {
                 call,
                 behaviour: script.behaviour,
                 began: now(),
+                progressed: now(),
                 is_whole: false,
                 ended: None,
             });
@@ -88,7 +83,7 @@ impl Provider {
                 Err(_) => "is given up",
             };
             self.ledger.note(self.name(), format!("{tag} {how}"));
-            if let Some(served) = self.records.seen().served.iter_mut().find(|it| it.tag == tag) {
+            if let Some(served) = self.records.seen().served(&tag) {
                 served.ended = Some(now());
             }
             if !played? {
@@ -96,6 +91,33 @@ impl Provider {
             }
         }
         Ok(())
+    }
+}
+
+impl Provider {
+    /// Answers what is no call of a client; else returns the call's number.
+    async fn beside_calls(
+        &self,
+        socket: &mut Socket,
+        request: &Request,
+    ) -> io::Result<Option<usize>> {
+        let (status, body) = match request.path.as_str() {
+            "/v1/models" => {
+                (200, json!({ "object": "list", "data": [{ "id": TARGET, "object": "model" }] }))
+            }
+            "/health" => (200, json!({})),
+            "/v1/chat/completions" => {
+                let call = call_number(&request.body);
+                if call.is_some() {
+                    return Ok(call);
+                }
+                self.ledger.note(self.name(), "is asked for one token, to see whether it lives");
+                (200, json!({ "choices": [{ "index": 0, "message": { "content": "." } }] }))
+            }
+            _ => (404, json!({})),
+        };
+        respond(socket, status, &body).await?;
+        Ok(None)
     }
 }
 
@@ -140,6 +162,7 @@ impl Exchange<'_> {
         let misbehaves = !matches!(script.behaviour, Behaviour::Plain | Behaviour::IgnoresCancel);
         let pieces = if misbehaves { script.good } else { script.pieces };
         self.socket.write_all(STREAM_HEAD.as_bytes()).await?;
+        self.progressed();
         for index in 0..pieces {
             self.wait(script, script.pause).await?;
             let text = piece(self.tag, index, script.padding);
@@ -191,6 +214,7 @@ impl Exchange<'_> {
         self.socket.write_all(head.as_bytes()).await?;
         let (first, rest) = body.split_at(body.len() / 2);
         self.socket.write_all(first.as_bytes()).await?;
+        self.progressed();
         match script.behaviour {
             Behaviour::ResetMidway => return Ok(self.reset()),
             Behaviour::CutShort => return Ok(false),
@@ -227,14 +251,21 @@ impl Exchange<'_> {
     }
 
     fn is_whole(&self) {
-        let mut seen = self.provider.records.seen();
-        if let Some(served) = seen.served.iter_mut().find(|served| served.tag == self.tag) {
+        if let Some(served) = self.provider.records.seen().served(self.tag) {
             served.is_whole = true;
         }
     }
 
+    fn progressed(&self) {
+        if let Some(served) = self.provider.records.seen().served(self.tag) {
+            served.progressed = now();
+        }
+    }
+
     async fn event(&mut self, data: &Value) -> io::Result<()> {
-        self.chunk(&format!("data: {data}\n\n")).await
+        self.chunk(&format!("data: {data}\n\n")).await?;
+        self.progressed();
+        Ok(())
     }
 
     async fn chunk(&mut self, text: &str) -> io::Result<()> {
@@ -271,12 +302,12 @@ impl Request {
     }
 }
 
-/// Finds the number that the client wrote into its prompt.
-fn call_number(body: &[u8]) -> usize {
+/// Finds the number that the client wrote into its prompt; a probe has none.
+fn call_number(body: &[u8]) -> Option<usize> {
     let text = String::from_utf8_lossy(body);
-    let after = text.split_once(MARK).map_or("", |(_, after)| after);
+    let (_, after) = text.split_once(MARK)?;
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().unwrap_or(usize::MAX)
+    digits.parse().ok()
 }
 
 async fn read_request(socket: &mut Socket, buffer: &mut BytesMut) -> io::Result<Option<Request>> {

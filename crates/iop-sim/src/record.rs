@@ -59,6 +59,8 @@ pub(crate) struct Served {
     pub(crate) call: usize,
     pub(crate) behaviour: Behaviour,
     pub(crate) began: Duration,
+    /// When it last wrote something of its answer; comments are nothing.
+    pub(crate) progressed: Duration,
     /// Whether the provider wrote its whole answer.
     pub(crate) is_whole: bool,
     /// When the provider was done with it.
@@ -74,6 +76,13 @@ pub(crate) struct RunSeen {
     pub(crate) request_id: String,
     pub(crate) received: Duration,
     pub(crate) outcomes: Vec<Outcome>,
+}
+
+impl Seen {
+    /// Finds a request at a provider.
+    pub(crate) fn served(&mut self, tag: &str) -> Option<&mut Served> {
+        self.served.iter_mut().find(|served| served.tag == tag)
+    }
 }
 
 impl Records {

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use crate::plan::{Behaviour, CAPACITY, Manner, Plan};
-use crate::record::{CallEnd, Seen};
+use iop_types::ErrorCode;
+
+use crate::plan::{Behaviour, CAPACITY, Manner, Plan, STALL};
+use crate::record::{CallEnd, Seen, Served};
 
 /// A provider learns within this that a client has left, beside the way there.
 const NOTICE: Duration = Duration::from_secs(1);
@@ -12,6 +14,7 @@ const NOTICE: Duration = Duration::from_secs(1);
 pub(super) fn breaches(plan: &Plan, seen: &Seen) -> Vec<(String, String)> {
     let mut breaches = Vec::new();
     breaches.extend(crowded(seen));
+    breaches.extend(unwatched(plan, seen));
     for call in &plan.calls {
         let who = format!("call-{}", call.number);
         let Some(end) = &seen.calls[call.number] else { continue };
@@ -29,15 +32,47 @@ pub(super) fn breaches(plan: &Plan, seen: &Seen) -> Vec<(String, String)> {
 
 /// A provider that still worked for a client well after it had left.
 fn unnoticed(plan: &Plan, seen: &Seen, call: usize, left: Duration) -> Option<String> {
-    // Client, Edge, Node, provider: each way is as long as a message takes, and a turn.
-    let way = 3 * (plan.latency + 2 * plan.tick);
-    let deadline = left + NOTICE + way;
+    let deadline = left + NOTICE + ways(plan);
     let late = seen.served.iter().find(|served| {
         served.call == call
             && served.behaviour != Behaviour::IgnoresCancel
             && served.ended.is_none_or(|ended| ended > deadline)
     })?;
     Some(format!("left at {left:?}, and `{}` went on until {:?}", late.tag, late.ended))
+}
+
+/// Client, Edge, Node, provider: each way takes as long as a message may, and a turn.
+fn ways(plan: &Plan) -> Duration {
+    3 * (plan.latency + 2 * plan.tick)
+}
+
+/// A provider that fell silent and was let wait, or whose silence history does not know.
+fn unwatched(plan: &Plan, seen: &Seen) -> Option<(String, String)> {
+    let mut silences = seen.served.iter().filter(|served| {
+        // A client that reads slowly or leaves gives other reasons to wait or to stop.
+        let client = plan.calls.get(served.call).map(|call| call.manner);
+        served.behaviour.is_silence() && client == Some(Manner::Patient)
+    });
+    silences.find_map(|served| {
+        let ended = served.ended.unwrap_or(Duration::MAX);
+        let breach = if ended > served.progressed + STALL + NOTICE + ways(plan) {
+            format!("was silent from {:?} to {ended:?}", served.progressed)
+        } else if !is_known_as_stall(seen, served) {
+            "was silent, and history says nothing of a stall".to_owned()
+        } else {
+            return None;
+        };
+        Some((served.tag.clone(), breach))
+    })
+}
+
+fn is_known_as_stall(seen: &Seen, served: &Served) -> bool {
+    let request_id = format!("call-{}", served.call);
+    let run = seen.runs.iter().find(|run| run.request_id == request_id);
+    let outcomes = run.into_iter().flat_map(|run| &run.outcomes);
+    let mut ends =
+        outcomes.flat_map(|outcome| &outcome.attempts).filter_map(|it| it.terminal.as_ref());
+    ends.any(|end| end.code == Some(ErrorCode::ResponseStalled) && end.stall.is_some())
 }
 
 /// A provider that was asked more at once than it is configured for.
