@@ -300,6 +300,9 @@ fn said(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use iop_admission::{Admission, Config};
+    use iop_types::{
+        AdapterType, Capabilities, HealthEvidence, ProviderRevision, ProviderState, ProviderStatus,
+    };
 
     use super::*;
 
@@ -331,6 +334,47 @@ mod tests {
             group().admit("10.0.0.9:5000".parse().unwrap(), &register("box")).unwrap_err();
         assert!(refused.message.contains("managed mode"), "{}", refused.message);
         assert_eq!(refused.reason(), v1::CloseReason::RegistrationRefused);
+    }
+
+    #[test]
+    fn an_observation_that_says_nothing_about_now_is_counted_by_its_reason() {
+        let group = group();
+        let status = ProviderStatus {
+            provider: "demo".into(),
+            adapter: AdapterType::Mock,
+            state: ProviderState::Ready,
+            reason: String::new(),
+            targets: vec!["m".into()],
+            loaded: Vec::new(),
+            capacity: 1,
+            in_use: 0,
+            zombies: 0,
+            queued: None,
+            revision: ProviderRevision(1),
+            capabilities: Capabilities::default(),
+        };
+        group.desk.tell(|admission, now| {
+            admission.handle_ready(now, &"box".into(), Generation(2), vec![status]);
+        });
+        let observe = |generation, target: &str, seq| {
+            let health = HealthEvidence::Unavailable;
+            let (provider, target) = ("demo".into(), target.into());
+            let observation = HealthObservation { provider, target, health, seq };
+            group.take_in(&"box".into(), Generation(generation), &observation);
+        };
+        observe(2, "m", 1);
+        observe(2, "m", 1);
+        observe(1, "m", 2);
+        observe(2, "n", 3);
+        let told = group.metrics.render(Vec::new());
+        for line in [
+            r#"iop_health_observations_total{health="unavailable"} 1"#,
+            r#"iop_health_observations_refused_total{reason="not_newer"} 1"#,
+            r#"iop_health_observations_refused_total{reason="old_generation"} 1"#,
+            r#"iop_health_observations_refused_total{reason="unknown_target"} 1"#,
+        ] {
+            assert!(told.contains(line), "{line} is not in\n{told}");
+        }
     }
 
     #[test]

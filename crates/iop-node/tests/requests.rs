@@ -1,6 +1,7 @@
 //! What a Node does with requests, watched from both sides: a scripted Edge and a scripted provider.
 
 mod commands;
+mod health;
 mod support;
 
 use std::time::Duration;

@@ -18,6 +18,7 @@ mod counts;
 mod cuts;
 mod extremes;
 mod faults;
+mod health;
 mod link;
 mod nodes;
 mod ollama;

@@ -1,0 +1,134 @@
+//! What a Node finds out about a provider that fell silent, and how it goes on looking.
+
+use std::time::Duration;
+
+use iop_net::link::Answer;
+use iop_node::Secrets;
+use iop_testkit::script::Step;
+use iop_testkit::{ScriptedProvider, answer};
+use iop_wire::v1::{self, HealthEvidence, ProviderState};
+
+use crate::support::{Rig, all, head, provider, run, tunnel};
+
+const CHAT: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}"#;
+const PATH: &str = "/v1/chat/completions";
+
+/// How long the provider may be silent.
+const STALL_MS: i64 = 300;
+
+async fn with_lab() -> (Rig, ScriptedProvider) {
+    let lab = ScriptedProvider::start().await;
+    lab.set_models(&["m"]);
+    lab.on("/health", |_| answer::sized(200, "application/json", "{}"));
+    let rig =
+        Rig::start(vec![provider("lab", "openai_compat", &lab.endpoint())], Secrets::default())
+            .await;
+    rig.wait_for_state("lab", ProviderState::Ready).await;
+    (rig, lab)
+}
+
+fn impatient() -> v1::RequestHead {
+    v1::RequestHead { response_stall_timeout_ms: STALL_MS, ..head("lab", "m") }
+}
+
+/// The next request begins its answer and falls silent.
+fn falls_silent_once(lab: &ScriptedProvider) {
+    lab.once(PATH, |request| answer::stream_start(request).then(Step::Hold));
+}
+
+/// What the terminal says of the stall.
+fn stall(answers: &[Answer]) -> v1::Stall {
+    let failure = match answers.last() {
+        Some(Answer::Frame(frame)) => match &frame.kind {
+            Some(v1::provider_tunnel_frame::Kind::Error(error)) => match &error.error {
+                Some(v1::tunnel_error::Error::Failure(failure)) => failure,
+                other => panic!("no failure: {other:?}"),
+            },
+            other => panic!("no error: {other:?}"),
+        },
+        Some(Answer::Event(event)) => match &event.kind {
+            Some(v1::run_event::Kind::Error(error)) => match &error.error {
+                Some(v1::run_error::Error::Failure(failure)) => failure,
+                other => panic!("no failure: {other:?}"),
+            },
+            other => panic!("no error: {other:?}"),
+        },
+        other => panic!("no terminal: {other:?}"),
+    };
+    assert_eq!(failure.code, "response_stalled");
+    failure.stall.expect("a stall tells what is known")
+}
+
+/// Requests for a token that no client sent: these ask for no stream.
+fn looks(lab: &ScriptedProvider) -> usize {
+    let log = lab.log();
+    let chats = log.exchanges.iter().filter(|exchange| exchange.request.path() == PATH);
+    chats.filter(|exchange| exchange.request.json()["stream"] != true).count()
+}
+
+#[tokio::test]
+async fn runs_and_tunnels_that_stall_share_one_sequence_which_begins_at_1() {
+    let (rig, lab) = with_lab().await;
+    for seq in 1..=4 {
+        falls_silent_once(&lab);
+        let message = if seq % 2 == 0 { run(impatient()) } else { tunnel(impatient()) };
+        let stall = stall(&all(rig.send(message, CHAT)).await);
+        assert_eq!(stall.health(), HealthEvidence::AvailableRequestStalled);
+        assert_eq!(stall.health_observation_seq, Some(seq));
+    }
+    assert_eq!(looks(&lab), 4, "each look asked for one token");
+}
+
+#[tokio::test]
+async fn a_new_link_numbers_from_1_again() {
+    let (rig, lab) = with_lab().await;
+    for generations in 1..=2 {
+        rig.wait_until(|seen| seen.generations.len() == generations).await;
+        falls_silent_once(&lab);
+        let stall = stall(&all(rig.send(tunnel(impatient()), CHAT)).await);
+        assert_eq!(stall.health_observation_seq, Some(1));
+        rig.cut_wire();
+    }
+}
+
+#[tokio::test]
+async fn no_token_is_asked_for_while_a_neighbour_gets_on_which_is_the_evidence() {
+    let (rig, lab) = with_lab().await;
+    lab.once(PATH, |request| answer::chat_stream(request, 10_000, Duration::from_millis(20)));
+    let mut neighbour = rig.send(tunnel(head("lab", "m")), CHAT);
+    let draining = async {
+        loop {
+            neighbour.recv().await.unwrap();
+        }
+    };
+    let stalling = async {
+        lab.wait_for_requests(1).await;
+        falls_silent_once(&lab);
+        all(rig.send(tunnel(impatient()), CHAT)).await
+    };
+    let answers = tokio::select! {
+        answers = stalling => answers,
+        () = draining => unreachable!("it never ends"),
+    };
+    assert_eq!(stall(&answers).health(), HealthEvidence::AvailableRequestStalled);
+    assert_eq!(looks(&lab), 0);
+}
+
+#[tokio::test]
+async fn an_unavailable_target_is_looked_at_again_and_the_edge_is_told_until_it_is_well() {
+    let (rig, lab) = with_lab().await;
+    falls_silent_once(&lab);
+    lab.on("/health", |_| answer::error(500, "e", "e", "the engine is dead"));
+    let stall = stall(&all(rig.send(tunnel(impatient()), CHAT)).await);
+    assert_eq!(stall.health(), HealthEvidence::UnavailableProviderUnhealthy);
+    assert_eq!(stall.health_observation_seq, Some(1));
+    let seen = rig.wait_until(|seen| !seen.observations.is_empty()).await;
+    let first = &seen.observations[0];
+    assert_eq!((first.adapter.as_str(), first.target.as_str()), ("lab", "m"));
+    assert_eq!(first.health(), HealthEvidence::UnavailableProviderUnhealthy);
+    lab.on("/health", |_| answer::sized(200, "application/json", "{}"));
+    let seen = rig.wait_until(|seen| seen.observations.len() == 2).await;
+    assert_eq!(seen.observations[1].health(), HealthEvidence::AvailableRequestStalled);
+    let numbers: Vec<_> = seen.observations.iter().map(|o| o.health_observation_seq).collect();
+    assert_eq!(numbers, [2, 3]);
+}
