@@ -81,5 +81,8 @@ fn kill(world: &World, sim: &mut Sim<'_>, host: &str) {
     if host == EDGE {
         world.records.seen().edge_kills += 1;
     }
+    let network = world.network(host);
+    network.kernel().set_killed(true);
     sim.crash(host);
+    network.kernel().set_killed(false);
 }

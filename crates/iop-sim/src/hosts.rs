@@ -85,11 +85,12 @@ impl Obedience {
 pub(crate) fn add_edge(world: &World, sim: &mut Sim<'_>) {
     let file = EdgeConfig::parse(&edge_file(sim), "edge.yaml")
         .unwrap_or_else(|error| panic!("the simulation's file is wrong: {error}"));
-    let network = Network::of(EDGE, &world.ledger);
+    let network = world.network(EDGE);
     let historian = Arc::new(Historian {
         records: world.records.clone(),
         ledger: world.ledger.clone(),
         canary: world.canary.clone(),
+        kernel: network.kernel().clone(),
     });
     let (orders, leaks) = (world.orders.of(EDGE), Rc::clone(&world.leaks));
     sim.host(EDGE, move || {
@@ -118,7 +119,7 @@ pub(crate) fn add_edge(world: &World, sim: &mut Sim<'_>) {
 /// Adds the host of a Node.
 pub(crate) fn add_node(world: &World, sim: &mut Sim<'_>, index: usize, edge: SocketAddr) {
     let name = NODES[index];
-    let network = Network::of(name, &world.ledger);
+    let network = world.network(name);
     let settings = Settings {
         node: NodeId::from(name),
         edge: SocketAddr::new(edge.ip(), LINK_PORT),
@@ -159,7 +160,7 @@ async fn look_for_leaks(host: &str, network: &Network, leaks: &RefCell<Vec<Strin
     // The last connections end with their peers' answers.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let leak = match (tasks, network.open_connections()) {
+    let leak = match (tasks, network.kernel().open_connections()) {
         (0, 0) => String::new(),
         (tasks, sockets) => format!("{host} left {tasks} tasks and {sockets} connections"),
     };

@@ -7,7 +7,6 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -15,7 +14,7 @@ use iop_net::net::{BoxFuture, Listener, Net};
 use iop_net::socket::Socket;
 
 use crate::ledger::Ledger;
-use crate::pipe::Pipe;
+use crate::pipe::{Kernel, Pipe};
 use crate::wiretap::Wiretap;
 
 /// The network as one host sees it.
@@ -23,25 +22,25 @@ use crate::wiretap::Wiretap;
 pub(crate) struct Network {
     host: &'static str,
     ledger: Ledger,
-    open: Arc<AtomicUsize>,
+    kernel: Kernel,
 }
 
 impl Network {
     /// Gives a host its network.
     pub(crate) fn of(host: &'static str, ledger: &Ledger) -> Self {
-        Self { host, ledger: ledger.clone(), open: Arc::default() }
+        Self { host, ledger: ledger.clone(), kernel: Kernel::default() }
     }
 
-    /// Counts the connections that this host has not closed.
-    pub(crate) fn open_connections(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+    /// Returns what the host knows of its connections.
+    pub(crate) fn kernel(&self) -> &Kernel {
+        &self.kernel
     }
 
     fn socket(&self, stream: turmoil::net::TcpStream, is_dialler: bool) -> io::Result<Socket> {
         let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
         let port = if is_dialler { peer.port() } else { local.port() };
-        let tap = Wiretap::new(&self.ledger, self.host, peer, port, &self.open);
-        Ok(Socket::new(Pipe::new(stream, seen(peer), tap)))
+        let tap = Wiretap::new(&self.ledger, self.host, peer, port);
+        Ok(Socket::new(Pipe::new(stream, seen(peer), tap, &self.kernel)))
     }
 }
 

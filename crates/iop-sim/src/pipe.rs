@@ -16,7 +16,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Buf, BytesMut};
@@ -45,13 +45,25 @@ const READ: u8 = b'c';
 /// One connection.
 pub(crate) struct Pipe {
     peer: SocketAddr,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     waiting: Arc<Waiting>,
+    kernel: Kernel,
+}
+
+/// What a host knows of its connections, so that the end of a process closes them in the order in which
+/// they were made: a runtime that is dropped drops its tasks in an order of its own.
+#[derive(Clone, Default)]
+pub(crate) struct Kernel(Arc<Mutex<Connections>>);
+
+#[derive(Default)]
+struct Connections {
+    open: Vec<Weak<Mutex<State>>>,
+    is_killed: bool,
 }
 
 struct State {
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    /// `None` once it is closed.
+    halves: Option<(OwnedReadHalf, OwnedWriteHalf)>,
     tap: Wiretap,
     raw: BytesMut,
     inbox: BytesMut,
@@ -81,11 +93,14 @@ struct Waiting {
 }
 
 impl Pipe {
-    pub(crate) fn new(stream: turmoil::net::TcpStream, peer: SocketAddr, tap: Wiretap) -> Self {
-        let (reader, writer) = stream.into_split();
+    pub(crate) fn new(
+        stream: turmoil::net::TcpStream,
+        peer: SocketAddr,
+        tap: Wiretap,
+        kernel: &Kernel,
+    ) -> Self {
         let state = State {
-            reader,
-            writer,
+            halves: Some(stream.into_split()),
             tap,
             raw: BytesMut::new(),
             inbox: BytesMut::new(),
@@ -96,12 +111,14 @@ impl Pipe {
             is_shut: false,
             resets: false,
         };
-        Self { peer, state: Mutex::new(state), waiting: Arc::default() }
+        let state = Arc::new(Mutex::new(state));
+        kernel.enter(&state);
+        Self { peer, state, waiting: Arc::default(), kernel: kernel.clone() }
     }
 
     /// Locks the connection, with everything taken in that has arrived.
     fn current(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.take_in(&self.waiting);
         state
     }
@@ -161,7 +178,7 @@ impl Transport for Pipe {
 
     fn closed(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(std::future::poll_fn(move |cx| {
-            let mut waiting = self.waiting.closed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = lock(&self.waiting.closed);
             if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                 waiting.push(cx.waker().clone());
             }
@@ -202,7 +219,8 @@ impl State {
         let mut space = [std::mem::MaybeUninit::uninit(); 4096];
         while self.ended != Some(End::Reset) {
             let mut buf = ReadBuf::uninit(&mut space);
-            match Pin::new(&mut self.reader).poll_read(&mut cx, &mut buf) {
+            let Some((reader, _)) = &mut self.halves else { break };
+            match Pin::new(reader).poll_read(&mut cx, &mut buf) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(())) if buf.filled().is_empty() => {
                     self.end(End::Fin);
@@ -268,7 +286,8 @@ impl State {
         frame.extend_from_slice(&number.to_be_bytes());
         frame.extend_from_slice(data);
         let mut cx = Context::from_waker(Waker::noop());
-        match Pin::new(&mut self.writer).poll_write(&mut cx, &frame) {
+        let Some((_, writer)) = &mut self.halves else { return };
+        match Pin::new(writer).poll_write(&mut cx, &frame) {
             Poll::Ready(Ok(written)) => debug_assert_eq!(written, frame.len()),
             // The other end is gone, and its host said so with a reset.
             Poll::Ready(Err(_)) => self.end(End::Reset),
@@ -277,19 +296,66 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl State {
     /// Closes as a kernel does: with a reset where one is asked for or bytes were not read.
-    fn drop(&mut self) {
-        // The simulation itself is over: nobody is left to tell.
-        if turmoil::sim_elapsed().is_none() || self.ended == Some(End::Reset) {
-            return;
+    fn close(&mut self) {
+        // Without time the simulation itself is over: nobody is left to tell.
+        if turmoil::sim_elapsed().is_some() && self.ended != Some(End::Reset) {
+            if self.resets || !self.inbox.is_empty() {
+                self.send(RESET, &[]);
+            } else if !self.is_shut {
+                self.send(FIN, &[]);
+            }
         }
-        if self.resets || !self.inbox.is_empty() {
-            self.send(RESET, &[]);
-        } else if !self.is_shut {
-            self.send(FIN, &[]);
+        self.halves = None;
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        if !self.kernel.close_all_if_killed() {
+            lock(&self.state).close();
         }
     }
+}
+
+impl Kernel {
+    /// Says whether the process ends without a word, now: nothing that it does then counts.
+    pub(crate) fn set_killed(&self, is_killed: bool) {
+        lock(&self.0).is_killed = is_killed;
+    }
+
+    pub(crate) fn is_killed(&self) -> bool {
+        lock(&self.0).is_killed
+    }
+
+    /// Counts the connections that are open.
+    pub(crate) fn open_connections(&self) -> usize {
+        lock(&self.0).open.iter().filter(|connection| connection.strong_count() > 0).count()
+    }
+
+    fn enter(&self, state: &Arc<Mutex<State>>) {
+        let mut connections = lock(&self.0);
+        connections.open.retain(|connection| connection.strong_count() > 0);
+        connections.open.push(Arc::downgrade(state));
+    }
+
+    fn close_all_if_killed(&self) -> bool {
+        let mut connections = lock(&self.0);
+        if !connections.is_killed {
+            return false;
+        }
+        let open = std::mem::take(&mut connections.open);
+        drop(connections);
+        for connection in open.iter().filter_map(Weak::upgrade) {
+            lock(&connection).close();
+        }
+        true
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Wake for Waiting {
@@ -298,11 +364,8 @@ impl Wake for Waiting {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let take = |slot: &Mutex<Option<Waker>>| {
-            slot.lock().unwrap_or_else(PoisonError::into_inner).take()
-        };
-        let closed =
-            std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner));
+        let take = |slot: &Mutex<Option<Waker>>| lock(slot).take();
+        let closed = std::mem::take(&mut *lock(&self.closed));
         for waker in take(&self.read).into_iter().chain(take(&self.write)).chain(closed) {
             waker.wake();
         }
@@ -310,7 +373,7 @@ impl Wake for Waiting {
 }
 
 fn park(slot: &Mutex<Option<Waker>>, cx: &Context<'_>) {
-    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+    *lock(slot) = Some(cx.waker().clone());
 }
 
 impl fmt::Debug for Pipe {

@@ -27,6 +27,7 @@ pub(crate) const MARK: &str = "call ";
 #[derive(Clone)]
 pub(crate) struct Provider {
     pub(crate) index: usize,
+    pub(crate) network: Network,
     pub(crate) plan: Rc<Plan>,
     pub(crate) records: Records,
     pub(crate) ledger: Ledger,
@@ -39,8 +40,7 @@ pub(crate) struct Provider {
 impl Provider {
     /// Serves until its host is stopped.
     pub(crate) async fn run(self) -> turmoil::Result {
-        let network = Network::of(self.name(), &self.ledger);
-        let mut listener = network.listen(([127, 0, 0, 1], PROVIDER_PORT).into()).await?;
+        let mut listener = self.network.listen(([127, 0, 0, 1], PROVIDER_PORT).into()).await?;
         loop {
             let (socket, _) = listener.accept().await?;
             let provider = self.clone();

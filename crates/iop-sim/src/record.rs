@@ -7,6 +7,7 @@ use iop_store::{Outcome, Receipt};
 use iop_types::RunId;
 
 use crate::ledger::{Ledger, now};
+use crate::pipe::Kernel;
 use crate::plan::Behaviour;
 
 /// What all parties saw; a cheap handle.
@@ -102,6 +103,8 @@ pub(crate) struct Historian {
     pub(crate) records: Records,
     pub(crate) ledger: Ledger,
     pub(crate) canary: String,
+    /// Of the Edge's host.
+    pub(crate) kernel: Kernel,
 }
 
 impl Historian {
@@ -134,6 +137,10 @@ impl iop_store::edge::Sink for Historian {
     }
 
     fn ended(&self, receipt: &Receipt, outcome: &Outcome) {
+        // A process that is killed writes nothing.
+        if self.kernel.is_killed() {
+            return;
+        }
         self.look_for_canary(&format!("{receipt:?} {outcome:?}"));
         let attempts: Vec<_> = outcome
             .attempts

@@ -6,8 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
 use iop_wire::Message;
@@ -25,8 +23,6 @@ pub(crate) struct Wiretap {
     host: &'static str,
     peer: SocketAddr,
     link: Option<Account>,
-    /// Connections of this host, this one among them.
-    open: Arc<AtomicUsize>,
 }
 
 /// What came on a link so far.
@@ -46,16 +42,9 @@ struct Stream {
 
 impl Wiretap {
     /// Watches a new connection of `host` with the listener's `port`.
-    pub(crate) fn new(
-        ledger: &Ledger,
-        host: &'static str,
-        peer: SocketAddr,
-        port: u16,
-        open: &Arc<AtomicUsize>,
-    ) -> Self {
-        open.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn new(ledger: &Ledger, host: &'static str, peer: SocketAddr, port: u16) -> Self {
         let link = (port == LINK_PORT).then(Account::default);
-        Self { ledger: ledger.clone(), host, peer, link, open: Arc::clone(open) }
+        Self { ledger: ledger.clone(), host, peer, link }
     }
 
     /// Bytes were written here.
@@ -85,12 +74,6 @@ impl Wiretap {
                 }
             }
         }
-    }
-}
-
-impl Drop for Wiretap {
-    fn drop(&mut self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

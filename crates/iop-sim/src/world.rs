@@ -6,6 +6,7 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -75,14 +76,18 @@ pub(crate) struct World {
     pub(crate) orders: Orders,
     /// What each host left behind when it stopped; empty words where nothing.
     pub(crate) leaks: Rc<RefCell<Vec<String>>>,
+    networks: BTreeMap<&'static str, Network>,
     is_calm: Rc<Cell<bool>>,
     faults_over: Rc<Cell<bool>>,
 }
 
 impl World {
     fn new(plan: Plan) -> Self {
+        let ledger = Ledger::default();
+        let hosts = NODES.into_iter().chain(PROVIDERS).chain([EDGE, CLIENT_HOST]);
         Self {
-            ledger: Ledger::default(),
+            networks: hosts.map(|host| (host, Network::of(host, &ledger))).collect(),
+            ledger,
             records: Records::new(plan.calls.len()),
             canary: format!("canary-{:016x}", plan.seed),
             orders: Orders::default(),
@@ -91,6 +96,11 @@ impl World {
             faults_over: Rc::default(),
             plan: Rc::new(plan),
         }
+    }
+
+    /// Returns the network as a host sees it.
+    pub(crate) fn network(&self, host: &str) -> Network {
+        self.networks[host].clone()
     }
 
     fn run(&self) -> Duration {
@@ -143,6 +153,7 @@ impl World {
     fn add_provider(&self, sim: &mut Sim<'_>, index: usize) {
         let provider = Provider {
             index,
+            network: self.network(PROVIDERS[index]),
             plan: Rc::clone(&self.plan),
             records: self.records.clone(),
             ledger: self.ledger.clone(),
@@ -155,7 +166,7 @@ impl World {
     fn add_clients(&self, sim: &mut Sim<'_>, edge: SocketAddr) {
         let clients = Clients {
             edge,
-            network: Network::of(CLIENT_HOST, &self.ledger),
+            network: self.network(CLIENT_HOST),
             records: self.records.clone(),
             ledger: self.ledger.clone(),
             canary: self.canary.clone(),
