@@ -2,6 +2,7 @@
 
 mod commands;
 mod health;
+mod stalls;
 mod support;
 
 use std::time::Duration;
@@ -19,10 +20,15 @@ const CHAT: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","con
 
 /// A Node with one provider, `lab`, that serves `m`.
 async fn with_lab(max_concurrency: u32) -> (Rig, ScriptedProvider) {
+    with_entry(|entry| entry.max_concurrency = max_concurrency).await
+}
+
+/// As [`with_lab`], with what the test changes of its entry.
+async fn with_entry(change: impl FnOnce(&mut v1::ProviderConfig)) -> (Rig, ScriptedProvider) {
     let lab = ScriptedProvider::start().await;
     lab.set_models(&["m"]);
     let mut entry = provider("lab", "openai_compat", &lab.endpoint());
-    entry.max_concurrency = max_concurrency;
+    change(&mut entry);
     let rig = Rig::start(vec![entry], Secrets::default()).await;
     rig.wait_for_state("lab", ProviderState::Ready).await;
     (rig, lab)

@@ -165,9 +165,12 @@ fn copy(id: &[u8; 16]) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(id)
 }
 
-/// 0 means unbounded on the wire, so a bound that has run out becomes the shortest one.
+/// 0 means unbounded on the wire, so a bound that has run out becomes the shortest one. Rounded up:
+/// a Node does not end a request before its Edge would.
 fn bound_to_wire(bound: Option<Duration>) -> u64 {
-    bound.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1))
+    const NANOS_IN_MS: u128 = 1_000_000;
+    let ms = |left: Duration| left.as_nanos().div_ceil(NANOS_IN_MS).max(1);
+    bound.map_or(0, |left| u64::try_from(ms(left)).unwrap_or(u64::MAX))
 }
 
 fn bound_from_wire(ms: u64) -> Option<Duration> {

@@ -157,10 +157,15 @@ impl Rig {
 
     /// Sends a request on the newest link, body included.
     pub(crate) fn send(&self, message: RequestMessage, body: &str) -> EdgeStream {
-        let link = self.edge.links.lock().unwrap().last().expect("a node has linked").clone();
-        let mut stream = link.open(message).unwrap();
+        let mut stream = self.open(message);
         stream.queue_body(Bytes::copy_from_slice(body.as_bytes()), true);
         stream
+    }
+
+    /// Sends the head of a request on the newest link.
+    pub(crate) fn open(&self, message: RequestMessage) -> EdgeStream {
+        let link = self.edge.links.lock().unwrap().last().expect("a node has linked").clone();
+        link.open(message).unwrap()
     }
 }
 

@@ -25,6 +25,7 @@ mod ollama;
 mod recovery;
 mod restart;
 mod shutdown;
+mod stalls;
 mod stress;
 mod up;
 mod uploads;

@@ -1,0 +1,296 @@
+//! Providers that fall silent, watched from both sides: what leaves for the Edge, what the provider
+//! sees of its cancel, and what becomes of the permit. The rules themselves are shown on a manual clock
+//! in `iop-execution`; here is that the parts tell the watchdog the right things.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use iop_net::link::{Answer, EdgeStream, RequestMessage};
+use iop_testkit::ScriptedProvider;
+use iop_testkit::answer::{content, stream_end, stream_start};
+use iop_testkit::script::{OnCancel, Script};
+use iop_wire::v1;
+use iop_wire::v1::StallPhase;
+
+use crate::support::{Rig, all, head, is_terminal, run, tunnel};
+use crate::{CHAT, with_entry};
+
+/// The allowed silence, as short as a loaded machine lets it be.
+const STALL_MS: u16 = 400;
+const STALL: Duration = Duration::from_millis(STALL_MS as u64);
+const GRACE: Duration = Duration::from_secs(2);
+const PATH: &str = "/v1/chat/completions";
+
+/// A provider that is asked for no token by the look at its health: these scripts answer every chat.
+async fn with_lab(max_concurrency: u32) -> (Rig, ScriptedProvider) {
+    with_entry(|entry| {
+        entry.max_concurrency = max_concurrency;
+        entry.hosted = Some(true);
+    })
+    .await
+}
+
+/// A head with the short stall timeout.
+fn short() -> v1::RequestHead {
+    v1::RequestHead { response_stall_timeout_ms: STALL_MS.into(), ..head("lab", "m") }
+}
+
+fn failure(answer: &Answer) -> &v1::Failure {
+    let failure = match answer {
+        Answer::Event(event) => match &event.kind {
+            Some(v1::run_event::Kind::Error(error)) => match &error.error {
+                Some(v1::run_error::Error::Failure(failure)) => Some(failure),
+                _ => None,
+            },
+            _ => None,
+        },
+        Answer::Frame(frame) => match &frame.kind {
+            Some(v1::provider_tunnel_frame::Kind::Error(error)) => match &error.error {
+                Some(v1::tunnel_error::Error::Failure(failure)) => Some(failure),
+                _ => None,
+            },
+            _ => None,
+        },
+        Answer::Command(_) => None,
+    };
+    failure.unwrap_or_else(|| panic!("no failure: {answer:?}"))
+}
+
+/// The stall that ended a stream, and what came before it.
+async fn stalled(stream: EdgeStream) -> (v1::Stall, Vec<Answer>) {
+    let mut answers = all(stream).await;
+    let last = answers.pop().expect("a stream ends by a terminal");
+    let failure = failure(&last);
+    assert_eq!(failure.code, "response_stalled", "{failure:?}");
+    (failure.stall.expect("what is known of the stall"), answers)
+}
+
+fn both_forms() -> [RequestMessage; 2] {
+    [run(short()), tunnel(short())]
+}
+
+/// F48, F53.
+#[tokio::test]
+async fn a_provider_that_ends_in_time_gives_a_confirmed_stall_and_its_permit_back() {
+    let (rig, lab) = with_lab(1).await;
+    lab.on(PATH, |request| stream_start(request).event(content(request, "a")).hold());
+    for (index, message) in both_forms().into_iter().enumerate() {
+        let (stall, before) = stalled(rig.send(message, CHAT)).await;
+        assert_eq!(stall.phase(), StallPhase::MidStream);
+        assert_eq!(stall.retryable, Some(true), "{stall:?}");
+        assert_eq!(stall.timeout_ms, u64::from(STALL_MS));
+        assert!(stall.silent_ms >= stall.timeout_ms, "{stall:?}");
+        assert_eq!(stall.health_observation_seq, Some(index as u64 + 1), "1 is a link's first");
+        assert!(before.len() > 1, "what was put before the claim left: {before:?}");
+    }
+    let log = lab.wait_until("two ends", |log| log.in_flight() == 0).await;
+    assert!(log.connections.iter().all(|connection| connection.reset_at.is_none()));
+    assert_eq!(rig.known("lab").zombies, 0);
+}
+
+/// F47, FC-026.
+#[tokio::test]
+async fn a_provider_that_never_answers_is_silent_before_its_head() {
+    let (rig, lab) = with_lab(2).await;
+    lab.on(PATH, |_| Script::new().hold());
+    for message in both_forms() {
+        let (stall, before) = stalled(rig.send(message, CHAT)).await;
+        assert_eq!(stall.phase(), StallPhase::BeforeHead);
+        assert!(before.is_empty(), "{before:?}");
+    }
+}
+
+/// F50, F52: it goes on sending, to nobody.
+#[tokio::test]
+async fn a_provider_that_ignores_its_cancel_is_reset_and_nothing_it_says_later_leaves() {
+    let (rig, lab) = with_lab(2).await;
+    lab.once(PATH, |request| {
+        let mut script = stream_start(request).on_cancel(OnCancel::Ignore).wait(STALL * 2);
+        for _ in 0..500 {
+            script = script.event(content(request, "canary")).wait(Duration::from_millis(10));
+        }
+        script.hold()
+    });
+    let began = Instant::now();
+    let mut answers = all(rig.send(tunnel(short()), CHAT)).await;
+    assert!(began.elapsed() >= STALL + GRACE, "{:?}", began.elapsed());
+    assert!(!format!("{answers:?}").contains("canary"));
+    let stall = failure(&answers.pop().unwrap()).stall.unwrap();
+    assert_eq!(stall.retryable, None, "nobody saw it return: {stall:?}");
+    lab.wait_until("a reset", |log| log.connections.iter().any(|c| c.reset_at.is_some())).await;
+    let seen = rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
+    assert_eq!(seen.providers["lab"].in_use, 1);
+    assert!(all(rig.send(tunnel(short()), CHAT)).await.len() > 2, "the other permit serves");
+}
+
+/// A canary in everything that a provider says never reaches the terminal.
+#[tokio::test]
+async fn the_terminal_of_a_stall_says_nothing_of_the_providers() {
+    let (rig, lab) = with_lab(1).await;
+    lab.on(PATH, |request| {
+        let headers = [
+            ("content-type", "text/event-stream"),
+            ("transfer-encoding", "chunked"),
+            ("x-canary", "canary"),
+        ];
+        Script::new().head(200, &headers).event(content(request, "canary")).hold()
+    });
+    for message in both_forms() {
+        let last = all(rig.send(message, CHAT)).await.pop().unwrap();
+        assert!(!format!("{last:?}").contains("canary"), "{last:?}");
+        assert!(!format!("{last:?}").contains(&lab.address().port().to_string()), "{last:?}");
+    }
+}
+
+/// F51: bytes arrive all the time, and none of them is progress.
+#[tokio::test]
+async fn comments_pings_and_blank_lines_keep_no_call_alive() {
+    let (rig, lab) = with_lab(1).await;
+    lab.on(PATH, |request| {
+        let mut script = stream_start(request);
+        for _ in 0..200 {
+            for line in [": keep-alive\n\n", "event: ping\ndata: {}\n\n", "\n\n"] {
+                script = script.chunk(line);
+            }
+            script = script.wait(Duration::from_millis(20));
+        }
+        script.hold()
+    });
+    for message in both_forms() {
+        let began = Instant::now();
+        let (stall, _) = stalled(rig.send(message, CHAT)).await;
+        assert_eq!(stall.phase(), StallPhase::MidStream);
+        assert!(began.elapsed() < STALL * 9, "{:?}", began.elapsed());
+    }
+}
+
+/// F49: everything was said but the end.
+#[tokio::test]
+async fn silence_behind_the_last_of_the_text_is_a_stall_in_a_tunnel() {
+    let (rig, lab) = with_lab(1).await;
+    lab.on(PATH, |request| stream_start(request).event(content(request, "all of it")).hold());
+    let (stall, _) = stalled(rig.send(tunnel(short()), CHAT)).await;
+    assert_eq!(stall.phase(), StallPhase::MidStream);
+}
+
+#[tokio::test]
+async fn a_run_ends_with_done_though_its_provider_leaves_the_connection_open() {
+    let (rig, lab) = with_lab(1).await;
+    lab.on(PATH, |request| {
+        let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+        stream_start(request).event(finish).event("[DONE]").hold()
+    });
+    let began = Instant::now();
+    let last = all(rig.send(run(head("lab", "m")), CHAT)).await.pop().unwrap();
+    let Answer::Event(event) = &last else { panic!("{last:?}") };
+    assert!(matches!(event.kind, Some(v1::run_event::Kind::Complete(_))), "{event:?}");
+    assert!(began.elapsed() < GRACE * 2, "{:?}", began.elapsed());
+}
+
+/// FC-044.
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_no_stall_of_its_provider() {
+    let (rig, lab) = with_lab(1).await;
+    lab.on(PATH, |request| {
+        let mut script = stream_start(request);
+        let text = "x".repeat(8 * 1024);
+        for _ in 0..100 {
+            script = script.event(content(request, &text));
+        }
+        stream_end(script, request, 100)
+    });
+    for message in both_forms() {
+        let stream = rig.send(message, CHAT);
+        // The length of the pause is what is tested: three times what the provider may be silent.
+        tokio::time::sleep(STALL * 3).await;
+        let answers = all(stream).await;
+        let last = answers.last().unwrap();
+        assert!(!format!("{last:?}").contains("stalled"), "{last:?}");
+        assert!(answers.len() > 10);
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_waits_for_its_client_is_no_stall_of_its_provider() {
+    let (rig, lab) = with_lab(1).await;
+    for message in both_forms() {
+        let (first, rest) = CHAT.split_at(20);
+        let mut stream = rig.open(message);
+        stream.queue_body(Bytes::copy_from_slice(first.as_bytes()), false);
+        tokio::time::sleep(STALL * 3).await;
+        stream.queue_body(Bytes::copy_from_slice(rest.as_bytes()), true);
+        let answers = all(stream).await;
+        let last = answers.last().unwrap();
+        assert!(!format!("{last:?}").contains("stalled"), "{last:?}");
+        assert!(answers.len() > 2);
+    }
+    assert_eq!(lab.log().exchanges.len(), 2);
+}
+
+#[tokio::test]
+async fn a_provider_that_stops_taking_its_request_is_silent_while_sending() {
+    let (rig, lab) = with_lab(1).await;
+    lab.at_head(PATH, |_| Script::new().on_cancel(OnCancel::Ignore).hold());
+    // More than the buffers of both ends of a loopback connection.
+    let long = "x".repeat(16 << 20);
+    let mut stream = rig.open(tunnel(short()));
+    stream.queue_body(Bytes::from(long), true);
+    let (stall, before) = stalled(stream).await;
+    assert_eq!(stall.phase(), StallPhase::Sending);
+    assert!(before.is_empty());
+}
+
+#[tokio::test]
+async fn a_cancel_during_the_join_ends_it_at_once_and_it_stays_a_stall() {
+    let (rig, lab) = with_lab(1).await;
+    lab.once(PATH, |request| stream_start(request).on_cancel(OnCancel::Ignore).hold());
+    let mut stream = rig.send(tunnel(short()), CHAT);
+    let log =
+        lab.wait_until("the claim", |log| log.connections.iter().any(|c| c.fin_at.is_some())).await;
+    let claimed = log.connections.iter().find_map(|connection| connection.fin_at).unwrap();
+    stream.cancel(v1::CancelReason::ClientGone);
+    let (stall, _) = stalled(stream).await;
+    assert!(claimed.elapsed() < GRACE, "{:?}", claimed.elapsed());
+    assert_eq!(stall.retryable, None, "what is not known is not claimed: {stall:?}");
+    // The permit is settled apart from the terminal, when the grace is over.
+    rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
+    assert!(claimed.elapsed() >= GRACE);
+}
+
+/// F84: nobody is left to be told, and the permit is settled all the same.
+#[tokio::test]
+async fn a_link_that_ends_during_the_join_is_told_nothing_and_the_permit_is_settled() {
+    let (rig, lab) = with_lab(2).await;
+    lab.once(PATH, |request| stream_start(request).on_cancel(OnCancel::Ignore).hold());
+    let mut stream = rig.send(tunnel(short()), CHAT);
+    lab.wait_until("the claim", |log| log.connections.iter().any(|c| c.fin_at.is_some())).await;
+    rig.cut_wire();
+    while let Ok(answer) = stream.recv().await {
+        assert!(!is_terminal(&answer), "{answer:?}");
+    }
+    rig.wait_until(|seen| seen.generations.len() == 2 && seen.providers["lab"].zombies == 1).await;
+    assert!(all(rig.send(tunnel(head("lab", "m")), CHAT)).await.len() > 2);
+}
+
+#[tokio::test]
+async fn the_node_ends_a_request_whose_time_is_over_though_no_cancel_comes() {
+    let (rig, lab) = with_lab(1).await;
+    lab.on(PATH, |request| stream_start(request).hold());
+    let whole = v1::RequestHead { ends_within_ms: 300, ..head("lab", "m") };
+    for message in [run(whole.clone()), tunnel(v1::RequestHead { attempt: 2, ..whole })] {
+        let last = all(rig.send(message, CHAT)).await.pop().unwrap();
+        assert_eq!(failure(&last).code, "deadline_exceeded", "{last:?}");
+    }
+    lab.on(PATH, |_| Script::new().hold());
+    let first = v1::RequestHead { first_progress_within_ms: 300, ..head("lab", "m") };
+    let last = all(rig.send(tunnel(first), CHAT)).await.pop().unwrap();
+    assert_eq!(failure(&last).code, "deadline_exceeded", "{last:?}");
+}
+
+#[tokio::test]
+async fn the_bound_on_the_head_comes_with_the_providers_entry() {
+    let (rig, lab) = with_entry(|entry| entry.first_response_timeout_ms = 300).await;
+    lab.on(PATH, |_| Script::new().hold());
+    let (stall, _) = stalled(rig.send(tunnel(head("lab", "m")), CHAT)).await;
+    assert_eq!((stall.timeout_ms, stall.phase()), (300, StallPhase::BeforeHead));
+}
