@@ -7,6 +7,7 @@ mod support;
 mod admin;
 mod commands;
 mod gone;
+mod health;
 mod http;
 mod limits;
 mod models;
