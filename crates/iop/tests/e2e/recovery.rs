@@ -20,12 +20,18 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
+        Self::start_with("5m").await
+    }
+
+    /// Starts them with this much silence allowed.
+    async fn start_with(stall: &str) -> Self {
         let first = ScriptedProvider::start().await;
         let second = ScriptedProvider::start().await;
         second.on(CHAT, |_| whole("from-the-second"));
         let provider = |provider: &ScriptedProvider| {
             format!(
-                "providers: {{ p: {{ adapter: openai_compat, endpoint: '{}', max_concurrency: 2 }} }}",
+                "providers: {{ p: {{ adapter: openai_compat, endpoint: '{}', max_concurrency: 2, \
+                 response_stall_timeout: {stall} }} }}",
                 provider.endpoint()
             )
         };
@@ -167,6 +173,26 @@ async fn a_provider_that_is_gone_and_a_node_that_is_killed_are_replaced() {
         assert_eq!(second["why"], "connect_failed", "{run:#}");
     }
     group.edge.idle().await;
+}
+
+#[tokio::test]
+async fn a_provider_that_falls_silent_and_lets_go_is_replaced() {
+    let pair = Pair::start_with("1s").await;
+    for script in [|| Script::new().hold(), || stream::head().chunk(": still\n\n").hold()] {
+        pair.first.once(CHAT, move |_| script());
+        let mut client = pair.ask().await;
+        let run = pair.recovered(&mut client, "response_stalled").await;
+        let end = &run["attempts"][0]["terminal"];
+        assert_eq!(end["code"], "response_stalled", "{run:#}");
+        assert_eq!(
+            (&end["stall_timeout_ms"], &end["ownership"]),
+            (&json!(1_000), &json!("confirmed"))
+        );
+        assert_eq!(end["retryable"], true, "{run:#}");
+        assert!(end["silent_ms"].as_u64() >= Some(1_000), "{run:#}");
+        assert!(end["provider_health"].is_string() && end["phase"].is_string(), "{run:#}");
+    }
+    pair.group.edge.idle().await;
 }
 
 #[tokio::test]
