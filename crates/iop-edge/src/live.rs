@@ -37,21 +37,23 @@ impl Live {
     /// # Errors
     /// There is no such request, or there are several, or its client has its end already.
     pub(crate) fn cancel(&self, prefix: &str) -> Result<RunId, CancelError> {
-        let request = {
-            let requests = self.lock();
-            let mut found = requests.iter().filter(|(id, _)| {
-                let id = id.to_string();
-                !prefix.is_empty() && id.starts_with(&prefix.to_ascii_lowercase())
-            });
-            match (found.next(), found.next()) {
-                (None, _) => return Err(CancelError::Unknown),
-                (Some(_), Some(_)) => return Err(CancelError::Ambiguous),
-                (Some((id, request)), None) => (*id, Arc::clone(request)),
-            }
-        };
-        match request.1.cancel() {
-            true => Ok(request.0),
+        let (run_id, request) = self.find(&prefix.to_ascii_lowercase())?;
+        match request.cancel() {
+            true => Ok(run_id),
             false => Err(CancelError::Over),
+        }
+    }
+
+    fn find(&self, prefix: &str) -> Result<(RunId, Arc<Request>), CancelError> {
+        if prefix.is_empty() {
+            return Err(CancelError::Unknown);
+        }
+        let requests = self.lock();
+        let mut found = requests.iter().filter(|(id, _)| id.to_string().starts_with(prefix));
+        match (found.next(), found.next()) {
+            (None, _) => Err(CancelError::Unknown),
+            (Some(_), Some(_)) => Err(CancelError::Ambiguous),
+            (Some((id, request)), None) => Ok((*id, Arc::clone(request))),
         }
     }
 

@@ -515,5 +515,19 @@ async fn an_operator_ends_a_run_in_the_middle_of_its_answer() {
         world.idle().await;
         assert_eq!(world.last_run().await["terminal"]["kind"], "cancelled");
         assert_eq!(cancel(&world, "nonsense").await.0, 404);
+
+        // Ids of one moment begin alike: which of the two is meant must be said.
+        let clients = [world.chat(&to("r")).await, world.chat(&to("r")).await];
+        let taken = [at(&mut node, "p").await, at(&mut node, "p").await];
+        let (status, answer) = cancel(&world, &id[..1]).await;
+        assert_eq!(
+            (status, &answer["error"]["code"]),
+            (400, &json!("invalid_request")),
+            "{answer}"
+        );
+        drop(clients);
+        for taken in taken {
+            assert_eq!(taken.cancelled().await, CancelReason::ClientGone);
+        }
     }
 }
