@@ -14,13 +14,15 @@ use self::answer::Answer;
 use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::record::{CallEnd, CallSeen, Records, RunSeen, Seen};
+use crate::wiretap;
 
 /// Holds everything that was seen against the rules.
 pub(crate) fn all(plan: &Plan, records: &Records, ledger: &Ledger) {
     let seen = records.seen();
     let mut breaches = Vec::new();
     for run in &seen.runs {
-        breaches.extend(run_breach(run, &seen).map(|what| (run.request_id.clone(), what)));
+        let breach = run_breach(run, &seen).or_else(|| wrong_link(run, ledger));
+        breaches.extend(breach.map(|what| (run.request_id.clone(), what)));
     }
     for (number, call) in seen.calls.iter().enumerate() {
         let who = format!("call-{number}");
@@ -65,6 +67,16 @@ fn run_breach(run: &RunSeen, seen: &Seen) -> Option<String> {
         }
         several => Some(format!("history has {} terminals for it", several.len())),
     }
+}
+
+/// An attempt travels on the link for which it got its permit, or not at all.
+fn wrong_link(run: &RunSeen, ledger: &Ledger) -> Option<String> {
+    let attempts = run.outcomes.iter().flat_map(|outcome| &outcome.attempts);
+    attempts.into_iter().find_map(|it| {
+        let told = wiretap::attempt(it.attempt.0, run.run_id.as_bytes());
+        let (meant, seen) = (it.generation.0, ledger.generation_of(&told)?);
+        (meant != seen).then(|| format!("attempt {} of {meant} came on link {seen}", it.attempt))
+    })
 }
 
 fn call_breaches(number: usize, call: &CallSeen, seen: &Seen) -> Vec<String> {

@@ -19,7 +19,7 @@ use turmoil::Sim;
 use uuid::Uuid;
 
 use crate::network::Network;
-use crate::plan::{CAPACITY, STALL};
+use crate::plan::{CAPACITY, STAGE_CAPACITY, STALL};
 use crate::record::Historian;
 use crate::world::{EDGE, LINK_PORT, NODES, PROVIDER_PORT, PROVIDERS, World, address};
 
@@ -186,7 +186,7 @@ fn edge_file(sim: &Sim<'_>) -> String {
         response_stall_timeout: {stall}s
       stage:
         adapter: mock
-        max_concurrency: 4
+        max_concurrency: {STAGE_CAPACITY}
         response_stall_timeout: 3s
         script:
           targets: [play]

@@ -1,6 +1,6 @@
 //! What happened in one simulation: a trace for people, a digest for comparison, broken rules.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::io;
@@ -21,7 +21,7 @@ struct Book {
     lines: Vec<Line>,
     log: Vec<u8>,
     violations: Vec<String>,
-    once: BTreeSet<String>,
+    told: BTreeMap<String, u64>,
     /// The time between steps, when no host runs.
     clock: Duration,
 }
@@ -56,8 +56,13 @@ impl Ledger {
     }
 
     /// Says whether this is new; what is told is for the comparison only and in no trace.
-    pub(crate) fn is_new(&self, what: String) -> bool {
-        self.book().once.insert(what)
+    pub(crate) fn is_new(&self, what: String, generation: u64) -> bool {
+        self.book().told.insert(what, generation).is_none()
+    }
+
+    /// Returns the generation under which something was told.
+    pub(crate) fn generation_of(&self, what: &str) -> Option<u64> {
+        self.book().told.get(what).copied()
     }
 
     /// Notes a broken rule.

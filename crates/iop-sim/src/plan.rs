@@ -10,7 +10,10 @@ use fastrand::Rng;
 use crate::world::{CLIENT_HOST, EDGE, NODES, PROVIDERS};
 
 /// What each provider is configured to do at once.
-pub(crate) const CAPACITY: usize = 6;
+/// So little that calls wait for each other.
+pub(crate) const CAPACITY: usize = 4;
+/// What each mock is configured to do at once.
+pub(crate) const STAGE_CAPACITY: usize = 4;
 /// How long each provider may be silent, as it is configured.
 pub(crate) const STALL: Duration = Duration::from_secs(3);
 /// Calls in one simulation.

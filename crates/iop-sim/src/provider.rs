@@ -121,11 +121,11 @@ impl Provider {
     }
 }
 
-/// A whole and quick answer.
+/// A whole answer, long enough to meet others.
 fn calm() -> Script {
     Script {
         behaviour: Behaviour::Plain,
-        thinks: Duration::ZERO,
+        thinks: Duration::from_secs(1),
         pieces: 3,
         good: 0,
         pause: Duration::ZERO,

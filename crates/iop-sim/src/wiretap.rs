@@ -30,6 +30,8 @@ pub(crate) struct Wiretap {
 struct Account {
     buffer: BytesMut,
     streams: BTreeMap<u32, Stream>,
+    /// The number of this link, once its Node was told.
+    generation: u64,
     /// Numbers of health observations.
     observations: BTreeSet<u64>,
 }
@@ -109,28 +111,33 @@ impl Account {
         {
             return Some(format!("health observation {seq} came twice"));
         }
-        let (name, id) = match message {
-            Message::RunRequest(request) => ("attempt", identity(request.head.as_ref()?)),
-            Message::ProviderTunnelRequest(request) => {
-                ("attempt", identity(request.head.as_ref()?))
-            }
+        let told = match message {
+            Message::RunRequest(request) => of_head(request.head.as_ref()?),
+            Message::ProviderTunnelRequest(request) => of_head(request.head.as_ref()?),
             Message::RegisterResponse(response) => match response.outcome.as_ref()? {
                 register_response::Outcome::Registered(registered) => {
+                    self.generation = registered.generation;
                     let edge = &registered.edge_boot_id;
-                    ("generation", format!("{} of {edge:?}", registered.generation))
+                    format!("generation {} of {edge:?}", registered.generation)
                 }
                 register_response::Outcome::Refused(_) => return None,
             },
             _ => return None,
         };
         // Ids differ from run to run of a seed: they are compared and never told.
-        let is_new = ledger.is_new(format!("{name} {id}"));
-        (!is_new).then(|| format!("stream {}: its {name} came before", frame.stream_id))
+        let is_new = ledger.is_new(told, self.generation);
+        (!is_new)
+            .then(|| format!("stream {}: an attempt or a generation came twice", frame.stream_id))
     }
 }
 
-fn identity(head: &RequestHead) -> String {
-    format!("{} of {:?}", head.attempt, head.run_id)
+fn of_head(head: &RequestHead) -> String {
+    attempt(head.attempt, &head.run_id)
+}
+
+/// Returns what the ledger knows an attempt by.
+pub(crate) fn attempt(number: u32, run_id: &[u8]) -> String {
+    format!("attempt {number} of {run_id:?}")
 }
 
 /// Returns the number of the health observation that a message carries.
