@@ -111,4 +111,28 @@ mod tests {
         let asked = Duration::from_secs(3);
         assert_eq!(backoff.wait(CloseReason::RegistrationRefused, None, Some(asked)), asked);
     }
+
+    /// An Edge that is away for 5 s while a hundred Nodes dial.
+    #[test]
+    fn a_hundred_nodes_come_back_within_a_minute_and_never_in_one_wave() {
+        let (away, wave) = (Duration::from_secs(5), Duration::from_millis(100));
+        let mut dials = Vec::new();
+        for seed in 0..100 {
+            let mut backoff = Backoff::new(seed);
+            let mut now = Duration::ZERO;
+            while now < away {
+                now += backoff.wait(CloseReason::PeerClosed, None, None);
+                dials.push(now);
+            }
+            assert!(now < Duration::from_secs(60), "seed {seed} is back only after {now:?}");
+        }
+        // Once the first round is over, in which all of them know of the end.
+        let waves = (5..50).map(|at| wave * at);
+        let per_wave: Vec<_> = waves
+            .map(|from| dials.iter().filter(|dial| (from..from + wave).contains(*dial)).count())
+            .collect();
+        let mean = per_wave.iter().sum::<usize>() as f64 / per_wave.len() as f64;
+        let peak = per_wave.iter().max().copied().unwrap_or_default() as f64;
+        assert!(peak < 3.0 * mean, "{per_wave:?}");
+    }
 }

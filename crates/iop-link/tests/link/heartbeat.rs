@@ -4,6 +4,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use iop_link::heartbeat::INTERVAL;
 use iop_link::{edge, node};
 use iop_testkit::Line;
 use iop_types::CloseReason;
@@ -225,4 +226,36 @@ fn sixty_four_mib_over_a_line_of_1_mbit_keep_heartbeats_and_small_requests_alive
     assert!((Duration::from_secs(530)..Duration::from_secs(600)).contains(&took), "{took:?}");
     assert!(slowest > Duration::ZERO && slowest < Duration::from_secs(2), "{slowest:?}");
     assert!(most_queued <= 256 * 1024 + PART as u64, "{most_queued}");
+}
+
+/// A process that was stopped, or a machine whose clock counts while it sleeps.
+#[test]
+fn a_clock_that_jumps_ends_no_link_whose_answer_has_arrived_or_was_never_asked_for() {
+    // The answer to the own heartbeat lies unread when the clock jumps.
+    let mut pair = Pair::up(Line::LOCAL);
+    pair.run(INTERVAL + Duration::from_millis(1));
+    pair.clock.advance(Duration::from_secs(50));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.reasons(), (None, None));
+    // Nothing was asked: a heartbeat goes out at once and its answer counts.
+    let mut pair = Pair::up(Line::LOCAL);
+    pair.clock.advance(Duration::from_secs(3600));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.reasons(), (None, None));
+    assert!(pair.edge.link.stats().heartbeat_answered.is_some());
+    pair.run(Duration::from_secs(120));
+    assert_eq!(pair.reasons(), (None, None));
+}
+
+/// Asleep for an hour beside a peer that has given up long ago: the end is known at once.
+#[test]
+fn after_an_hour_asleep_a_dead_link_ends_at_once() {
+    let mut pair = Pair::up(Line::LOCAL);
+    pair.down.lose();
+    pair.up.lose();
+    pair.run(INTERVAL + Duration::from_secs(1));
+    let now = pair.clock.advance(Duration::from_secs(3600));
+    pair.settle();
+    assert_eq!(pair.reasons().1, Some(CloseReason::HeartbeatTimeout));
+    assert_eq!(pair.clock.now(), now, "no time passed meanwhile");
 }

@@ -217,3 +217,35 @@ async fn a_stop_of_the_edge_ends_links_that_are_not_up_at_once() {
     drop(raw);
     soon("the server", edge.task).await.unwrap().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_nodes_are_all_linked_again_after_their_edge_restarted() {
+    const NODES: u8 = 100;
+    let mut edge = Edge::start().await;
+    let address = edge.address;
+    let name = |index: u8| format!("n{index}");
+    let nodes: Vec<_> = (0..NODES)
+        .map(|index| Node::start_as(address, &name(index), [index; 16], echo()))
+        .collect();
+    for _ in 0..NODES {
+        edge.ready().await;
+    }
+    let gone = std::time::Instant::now();
+    edge.task.abort();
+    let _ = edge.task.await;
+    // Its sockets were kept for inspection; a process that ends keeps none.
+    drop(edge.net.streams());
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    let mut edge = Edge::start_on(socket.listen(1024).unwrap());
+    let mut back = std::collections::BTreeSet::new();
+    while back.len() < NODES.into() {
+        back.insert(edge.ready().await.node().clone());
+    }
+    assert!(gone.elapsed() < Duration::from_secs(60), "{:?}", gone.elapsed());
+    for node in &nodes {
+        assert_eq!(node.net.most(), 1, "never two dials or two links");
+        node.shutdown.cancel();
+    }
+}
