@@ -66,3 +66,19 @@ fn rust_sources(folder: &Path) -> Vec<String> {
     }
     sources
 }
+
+#[test]
+fn every_fault_case_has_a_row() {
+    let page = std::fs::read_to_string(repository().join("docs/testing.md")).unwrap();
+    let mut missing: BTreeSet<u32> = (1..=95).collect();
+    for row in page.lines().filter(|line| line.starts_with("| F") && !line.starts_with("| FC")) {
+        let cases = row[1..].split('|').next().unwrap_or_default();
+        let numbers: Vec<u32> =
+            cases.split('F').filter_map(|case| case.get(..2)?.parse().ok()).collect();
+        match (cases.contains(" to F"), &numbers[..]) {
+            (true, [from, to]) => missing.retain(|case| !(*from..=*to).contains(case)),
+            _ => missing.retain(|case| !numbers.contains(case)),
+        }
+    }
+    assert!(missing.is_empty(), "docs/testing.md has no row for {missing:?}");
+}

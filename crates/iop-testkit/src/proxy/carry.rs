@@ -45,8 +45,13 @@ pub(super) async fn carry(
     // Latency is a queue between reading and writing: what waits in it costs no bandwidth.
     let (queue, parcels) = mpsc::unbounded_channel();
     let reading = read(link, towards, from, shared, queue);
-    let writing = write(towards, to, muted, shared, parcels);
-    tokio::join!(reading, writing).1
+    let mut writing = std::pin::pin!(write(towards, to, muted, shared, parcels));
+    tokio::select! {
+        biased;
+        written = &mut writing => return written,
+        () = reading => {}
+    }
+    writing.await
 }
 
 async fn read(
