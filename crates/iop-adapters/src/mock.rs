@@ -69,7 +69,8 @@ impl Provider for Mock {
 
     fn discover(&self) -> BoxFuture<'_, Result<Discovery, DiscoverError>> {
         let targets = self.targets.select(self.script.targets.iter().cloned());
-        let discovery = Discovery { loaded: targets.clone(), targets, queued: Some(0) };
+        let discovery =
+            Discovery { loaded: targets.clone(), targets, queued: Some(0), is_idle: false };
         Box::pin(std::future::ready(Ok(discovery)))
     }
 

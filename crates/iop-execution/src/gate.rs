@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! try_acquire ──► Permit ──drop──────────────► free     the call returned
-//!                   └──into_zombie──► zombie ──► free   settle_zombies: the provider is idle
+//!                   └──into_zombie──► zombie ──► free   settle_zombies: the provider was idle
 //!                                            └─► free   expire_zombies: 60 s passed
 //! ```
 //!
@@ -87,12 +87,13 @@ impl Gate {
         self.lock().expired
     }
 
-    /// Frees every zombie because the provider was shown to be idle; returns how many.
-    pub fn settle_zombies(&self) -> u32 {
+    /// Frees the zombies that there were at `seen`, when the provider was shown to be idle; returns
+    /// how many.
+    pub fn settle_zombies(&self, seen: Instant) -> u32 {
         let mut state = self.lock();
-        let settled = state.zombie_count();
-        state.zombies.clear();
-        settled
+        let before = state.zombies.partition_point(|expiry| *expiry <= seen + ZOMBIE_CEILING);
+        state.zombies.drain(..before);
+        u32::try_from(before).expect("each zombie was a permit, and those are u32")
     }
 
     /// Frees the zombies whose ceiling passed by `now`; returns how many.
@@ -181,11 +182,22 @@ mod tests {
     #[test]
     fn a_zombie_stays_counted_until_the_provider_is_shown_idle() {
         let gate = Gate::new(1);
-        gate.try_acquire().unwrap().into_zombie(Instant::now());
+        let now = Instant::now();
+        gate.try_acquire().unwrap().into_zombie(now);
         assert_eq!((gate.in_use(), gate.zombies()), (1, 1));
         assert!(gate.try_acquire().is_err());
-        assert_eq!(gate.settle_zombies(), 1);
+        assert_eq!(gate.settle_zombies(now), 1);
         assert_eq!((gate.in_use(), gate.zombies(), gate.expired()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_provider_that_was_idle_says_nothing_of_a_call_that_came_later() {
+        let gate = Gate::new(2);
+        let seen = Instant::now();
+        gate.try_acquire().unwrap().into_zombie(seen);
+        gate.try_acquire().unwrap().into_zombie(seen + Duration::from_millis(1));
+        assert_eq!(gate.settle_zombies(seen), 1);
+        assert_eq!(gate.zombies(), 1);
     }
 
     #[test]
@@ -266,7 +278,7 @@ mod tests {
                         }
                         Step::Release(_) | Step::Abandon(_) => {}
                         Step::Settle => {
-                            gate.settle_zombies();
+                            gate.settle_zombies(now);
                             zombies.clear();
                         }
                         Step::Pass(seconds) => {

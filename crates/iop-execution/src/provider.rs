@@ -236,6 +236,8 @@ pub struct Discovery {
     pub loaded: Vec<Target>,
     /// Requests waiting inside the server, where it tells.
     pub queued: Option<u32>,
+    /// Whether the server says that it works at no request and none waits in it.
+    pub is_idle: bool,
 }
 
 /// An instance that can never work as configured.

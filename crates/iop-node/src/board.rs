@@ -293,7 +293,7 @@ impl Entry {
 
     /// What the Edge decides by, but for the queue; any change of it is told.
     fn told(&self) -> (ProviderState, String, Discovery, u32) {
-        let found = Discovery { queued: None, ..self.found.clone() };
+        let found = Discovery { queued: None, is_idle: false, ..self.found.clone() };
         (self.state, self.reason.clone(), found, self.calls.zombies)
     }
 

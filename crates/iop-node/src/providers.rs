@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use crate::board::{Board, Calls, Listing, Serves};
 use crate::bridge;
+use crate::call::now;
 use crate::local::LocalServer;
 use crate::permission::Permissions;
 use crate::settings::{ManageModels, Secrets};
@@ -216,10 +217,14 @@ impl Providers {
 
     async fn look(&self, providers: Vec<Bound>) -> Vec<ProviderStatus> {
         let looks = providers.iter().map(|bound| async move {
+            let began = now();
             let look = timeout(LOOK_BOUND, bound.discover()).await.unwrap_or_else(|_| {
                 let bound = LOOK_BOUND.as_secs();
                 Err(DiscoverError::Unreachable(format!("no list of models within {bound} s")))
             });
+            if look.as_ref().is_ok_and(|found| found.is_idle) {
+                settle_zombies(bound, began);
+            }
             self.take_in(bound, look)
         });
         join_all(looks).await.into_iter().flatten().collect()
@@ -360,6 +365,14 @@ impl Providers {
 
     fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().expect("no code panics while it holds the board")
+    }
+}
+
+/// The server works at nothing: whatever was not seen to return before it was asked has returned.
+fn settle_zombies(bound: &Bound, asked: std::time::Instant) {
+    let settled = bound.gate().settle_zombies(asked);
+    if settled > 0 {
+        info!(provider = %bound.key(), settled, "the server says it is idle: zombies are free");
     }
 }
 

@@ -39,7 +39,7 @@ impl Ollama {
             Vec::new()
         });
         loaded.retain(|target| targets.contains(target));
-        Ok(Discovery { targets, loaded, queued: None })
+        Ok(Discovery { targets, loaded, ..Discovery::default() })
     }
 
     /// Says whether it is Ollama that answers: no other server greets so.

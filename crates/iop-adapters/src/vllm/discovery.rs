@@ -45,6 +45,7 @@ impl Vllm {
             loaded: targets.clone(),
             targets,
             queued: queue.map(|queue| queue.waiting),
+            is_idle: queue.is_some_and(Queue::is_idle),
         })
     }
 

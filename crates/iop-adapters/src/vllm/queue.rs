@@ -1,18 +1,29 @@
-//! How many requests wait inside an engine, read off its metrics.
+//! How many requests wait and run inside an engine, read off its metrics.
 //!
-//! Only the queue is read. What the engines say beside it (requests that run, the share of the cache
-//! that is taken) tells nothing more about a request that would come now: as long as there is room
-//! none waits, and when there is none, for whatever reason, they do.
+//! The queue is a hint for the choice: as long as there is room none waits, and when there is none,
+//! for whatever reason, they do. The requests that run say only one thing here: whether the engine
+//! works at nothing, which ends what nobody saw return. The share of the cache that is taken says
+//! nothing beyond these two.
 //!
-//! The text is Prometheus' exposition format. Of its thousands of lines one kind is read, and that
-//! strictly: a line of it that is malformed makes the whole hint absent rather than wrong. This is
+//! The text is Prometheus' exposition format. Of its thousands of lines two kinds are read, and that
+//! strictly: a line of them that is malformed makes the whole hint absent rather than wrong. This is
 //! less than any parser of the format does, so that none is used.
 
 use super::Engine;
 
-/// The gauge of each engine.
-const GAUGES: [(Engine, &str); 2] =
-    [(Engine::Vllm, "vllm:num_requests_waiting"), (Engine::Sglang, "sglang:num_queue_reqs")];
+/// The gauges of each engine.
+const GAUGES: [(Engine, Gauge, &str); 4] = [
+    (Engine::Vllm, Gauge::Waiting, "vllm:num_requests_waiting"),
+    (Engine::Vllm, Gauge::Running, "vllm:num_requests_running"),
+    (Engine::Sglang, Gauge::Waiting, "sglang:num_queue_reqs"),
+    (Engine::Sglang, Gauge::Running, "sglang:num_running_reqs"),
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Gauge {
+    Waiting,
+    Running,
+}
 
 /// What an engine says of its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,28 +31,40 @@ pub(super) struct Queue {
     pub(super) engine: Engine,
     /// Over all of its replicas.
     pub(super) waiting: u32,
+    /// The same of the requests that it works at, where it says so.
+    pub(super) running: Option<u32>,
 }
 
-/// Adds up the gauge over the replicas of an engine; `None` where it is not exposed or not right.
-pub(super) fn read(text: &[u8]) -> Option<Queue> {
-    let mut found: Option<Queue> = None;
-    for line in std::str::from_utf8(text).ok()?.lines() {
-        let Some((engine, rest)) = gauge(line) else { continue };
-        let waiting = match sample(rest)? {
-            Sample::Counts(waiting) => waiting,
-            Sample::Repeats => continue,
-        };
-        let before = found.map_or(0, |queue| queue.waiting);
-        found = Some(Queue { engine, waiting: before.saturating_add(waiting) });
+impl Queue {
+    /// Says whether the engine has nothing to do.
+    pub(super) fn is_idle(self) -> bool {
+        self.waiting == 0 && self.running == Some(0)
     }
-    found
+}
+
+/// Adds up the gauges over the replicas of an engine; `None` where its queue is not exposed or a line
+/// is not right.
+pub(super) fn read(text: &[u8]) -> Option<Queue> {
+    let (mut waiting, mut running) = (None, None);
+    for line in std::str::from_utf8(text).ok()?.lines() {
+        let Some((engine, gauge, rest)) = gauge(line) else { continue };
+        let Sample::Counts(count) = sample(rest)? else { continue };
+        let sum = match gauge {
+            Gauge::Waiting => &mut waiting,
+            Gauge::Running => &mut running,
+        };
+        let (_, before) = sum.unwrap_or((engine, 0_u32));
+        *sum = Some((engine, before.saturating_add(count)));
+    }
+    let (engine, waiting) = waiting?;
+    Some(Queue { engine, waiting, running: running.map(|(_, count)| count) })
 }
 
 /// Finds one of the gauges at the start of a line; a longer name is another metric.
-fn gauge(line: &str) -> Option<(Engine, &str)> {
-    GAUGES.iter().find_map(|(engine, name)| {
+fn gauge(line: &str) -> Option<(Engine, Gauge, &str)> {
+    GAUGES.iter().find_map(|(engine, gauge, name)| {
         let rest = line.strip_prefix(name)?;
-        rest.starts_with(['{', ' ', '\t']).then_some((*engine, rest))
+        rest.starts_with(['{', ' ', '\t']).then_some((*engine, *gauge, rest))
     })
 }
 
@@ -139,7 +162,8 @@ mod tests {
             vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 7.0\n\
             vllm:num_requests_running{engine=\"0\"} 90.0\n\
             python_gc_objects_collected_total{generation=\"0\"} nonsense\n";
-        assert_eq!(read(text.as_bytes()), Some(Queue { engine: Engine::Vllm, waiting: 7 }));
+        let queue = Queue { engine: Engine::Vllm, waiting: 7, running: Some(90) };
+        assert_eq!(read(text.as_bytes()), Some(queue));
         assert_eq!(waiting("vllm:num_requests_waiting 2\r\n"), Some(2));
         assert_eq!(waiting("vllm:num_requests_waiting{} 2"), Some(2));
     }
@@ -150,7 +174,20 @@ mod tests {
             sglang:num_queue_reqs{dp_rank=\"0\",tp_rank=\"1\",priority=\"\"} 5.0\n\
             sglang:num_queue_reqs{dp_rank=\"0\",tp_rank=\"0\",priority=\"1\"} 5.0\n\
             sglang:num_queue_reqs{dp_rank=\"1\",tp_rank=\"0\",priority=\"\"} 2.0\n";
-        assert_eq!(read(text.as_bytes()), Some(Queue { engine: Engine::Sglang, waiting: 7 }));
+        let queue = Queue { engine: Engine::Sglang, waiting: 7, running: None };
+        assert_eq!(read(text.as_bytes()), Some(queue));
+    }
+
+    #[test]
+    fn an_engine_is_idle_only_if_it_says_so_of_both() {
+        let idle = |text: &str| read(text.as_bytes()).is_some_and(Queue::is_idle);
+        let (none_waits, none_runs) =
+            ("vllm:num_requests_waiting 0\n", "vllm:num_requests_running{engine=\"0\"} 0\n");
+        assert!(idle(&[none_waits, none_runs].concat()));
+        assert!(!idle(none_waits));
+        assert!(!idle(none_runs));
+        let other = "vllm:num_requests_running{engine=\"1\"} 1\n";
+        assert!(!idle(&[none_waits, none_runs, other].concat()));
     }
 
     #[test]

@@ -348,7 +348,7 @@ async fn targets_are_the_tags_and_what_is_loaded_is_told() {
         built(&settings).discover().await
     };
     let all = names(&["m:latest", "m:q4", "org/embed:v1"]);
-    let nothing = Discovery { targets: all.clone(), loaded: Vec::new(), queued: None };
+    let nothing = Discovery { targets: all.clone(), ..Discovery::default() };
     assert_eq!(discovered(&["*"]).await, Ok(nothing));
 
     let whole = Body::Full(Bytes::from_static(b"{\"model\":\"m\",\"prompt\":\"p\"}"));

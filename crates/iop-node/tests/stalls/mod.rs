@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iop_net::link::{Answer, EdgeStream, RequestMessage};
-use iop_testkit::ScriptedProvider;
+use iop_node::Secrets;
 use iop_testkit::answer::{content, stream_end, stream_start};
+use iop_testkit::provider::Log;
 use iop_testkit::script::{OnCancel, Script};
-use iop_wire::v1;
-use iop_wire::v1::StallPhase;
+use iop_testkit::vllm::Engine;
+use iop_testkit::{ScriptedProvider, ScriptedVllm};
 
-use crate::support::{Rig, all, head, is_terminal, run, tunnel};
+use iop_wire::v1;
+use iop_wire::v1::{ProviderState, StallPhase};
+
+use crate::support::{Rig, all, head, is_terminal, provider, run, tunnel};
 use crate::{CHAT, with_entry};
 
 /// The allowed silence, as short as a loaded machine lets it be.
@@ -121,6 +125,31 @@ async fn a_provider_that_ignores_its_cancel_is_reset_and_nothing_it_says_later_l
     let seen = rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
     assert_eq!(seen.providers["lab"].in_use, 1);
     assert!(all(rig.send(tunnel(short()), CHAT)).await.len() > 2, "the other permit serves");
+}
+
+/// F50: the engine's own figures end what nobody saw return, long before the ceiling.
+#[tokio::test]
+async fn a_zombie_is_free_as_soon_as_its_engine_says_that_it_works_at_nothing() {
+    let engine = ScriptedVllm::start(Engine::Vllm, "m").await;
+    engine.set_load(1, 0);
+    let mut entry = provider("lab", "vllm", &engine.endpoint());
+    entry.max_concurrency = 1;
+    let rig = Rig::start(vec![entry], Secrets::default()).await;
+    rig.wait_for_state("lab", ProviderState::Ready).await;
+    engine.once(PATH, |request| stream_start(request).on_cancel(OnCancel::Ignore).hold());
+    let (stall, _) = stalled(rig.send(tunnel(short()), CHAT)).await;
+    assert_eq!(stall.retryable, None, "{stall:?}");
+    rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
+
+    // It still works at something: whoever looks goes on counting the call.
+    let looks = |log: &Log| log.exchanges.iter().filter(|e| e.request.path() == "/metrics").count();
+    let before = looks(&engine.log());
+    engine.wait_until("two more looks", |log| looks(log) >= before + 2).await;
+    assert_eq!(rig.known("lab").zombies, 1);
+
+    engine.set_load(0, 0);
+    rig.wait_until(|seen| seen.providers["lab"].zombies == 0).await;
+    assert!(all(rig.send(tunnel(head("lab", "m")), CHAT)).await.len() > 2);
 }
 
 /// A canary in everything that a provider says never reaches the terminal.
