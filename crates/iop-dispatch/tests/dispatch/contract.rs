@@ -65,7 +65,7 @@ const WAYS: &[Way] = &[
         at: &[QUEUED],
     },
     Way {
-        name: "the Node's gate is full, it drains, its revision or generation is another",
+        name: "the Node does not take it: its gate is full, it drains, or the choice was made for an earlier configuration or link",
         happens: |request| request.unsent(Requeue::CapacityExceeded),
         at: UNANSWERED,
     },
@@ -80,7 +80,7 @@ const WAYS: &[Way] = &[
         at: UNANSWERED,
     },
     Way {
-        name: "the provider closes or resets before its head, or behind a held one",
+        name: "the provider closes or resets before its head, or after a held one",
         happens: |request| {
             let lost = Failure::new(ErrorCode::ProviderError, "closed");
             fail(request, Failure { connection_lost: true, ..lost });
@@ -239,7 +239,7 @@ fn follow_up(way: &Way, stage: Stage) -> Option<&'static str> {
 
 /// What the client sees, for one cell.
 fn client_sees(way: &Way, stage: Stage) -> String {
-    let Some(finish) = end(way, stage) else { return "waits on".to_owned() };
+    let Some(finish) = end(way, stage) else { return "nothing: it waits on".to_owned() };
     match finish.client {
         ClientEnd::Clean if finish.outcome == Outcome::Completed => "the answer".to_owned(),
         ClientEnd::Clean if stage == NOTHING => "the provider's answer".to_owned(),
@@ -307,17 +307,32 @@ fn table() -> String {
     table
 }
 
-const BEGIN: &str =
-    "<!-- the table is written by crates/iop-dispatch/tests/dispatch/contract.rs -->\n";
-const END: &str = "<!-- end of the table -->\n";
+/// Every code that an answer or history can have.
+fn codes() -> String {
+    let mut codes = String::from("| code | status | can trying again help |\n|---|---|---|\n");
+    for code in ErrorCode::ALL {
+        let again = if code.is_retryable() { "yes" } else { "no" };
+        writeln!(codes, "| [`{code}`](errors/{code}.md) | {} | {again} |", code.status())
+            .expect("text takes what is written");
+    }
+    codes
+}
+
+/// Puts a table between the two comments that mark its place.
+fn put(page: &str, name: &str, table: &str) -> String {
+    let begin =
+        format!("<!-- {name}: written by crates/iop-dispatch/tests/dispatch/contract.rs -->\n");
+    let end = format!("<!-- end of {name} -->\n");
+    let (before, rest) = page.split_once(&begin).expect("the page has the table's beginning");
+    let (_, after) = rest.split_once(&end).expect("the page has the table's end");
+    format!("{before}{begin}{table}{end}{after}")
+}
 
 #[test]
 fn the_page_says_how_every_request_ends() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/failure-contract.md");
     let page = std::fs::read_to_string(&path).expect("the page exists");
-    let (before, rest) = page.split_once(BEGIN).expect("the page has the table's beginning");
-    let (_, after) = rest.split_once(END).expect("the page has the table's end");
-    let written = format!("{before}{BEGIN}{}{END}{after}", table());
+    let written = put(&put(&page, "ends", &table()), "codes", &codes());
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &written).expect("docs are writable");
     } else {
