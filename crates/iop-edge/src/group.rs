@@ -90,11 +90,9 @@ impl Group {
         Self { file, desk, metrics, nodes: Mutex::default() }
     }
 
-    /// Finds the link of exactly this generation.
-    pub(crate) fn link(&self, node: &NodeId, generation: Generation) -> Option<EdgeLink> {
-        let nodes = self.lock();
-        let member = nodes.linked.get(node)?;
-        (member.link.generation() == generation).then(|| member.link.clone())
+    /// Finds the link that a Node has now; its fence knows whether it is the one of a grant.
+    pub(crate) fn link(&self, node: &NodeId) -> Option<EdgeLink> {
+        self.lock().linked.get(node).map(|member| member.link.clone())
     }
 
     /// Finds the link of a Node, whatever its generation.

@@ -9,11 +9,11 @@ use iop_admission::Candidate;
 use iop_dialect::openai::{EmbeddingsRequest, Head};
 use iop_dialect::splice::BodyError;
 use iop_dispatch::{CancelCause, Ended, Grant, Relay, Send};
-use iop_net::link::{EdgeStream, OpenError, RequestMessage, StreamError};
+use iop_net::link::{EdgeLink, EdgeStream, OpenError, RequestMessage, StreamError};
 use iop_net::memory::OverBudget;
 use iop_types::{
-    CloseReason, ErrorCode, Event, EventKind, Failure, Form, RequestHead, Requeue, RunKind,
-    RunRequest, TunnelFrame, TunnelId, TunnelRequest, UsageMode, WorkKey,
+    CloseReason, ErrorCode, Event, EventKind, Failure, Form, Generation, RequestHead, Requeue,
+    RunKind, RunRequest, TunnelFrame, TunnelId, TunnelRequest, UsageMode, WorkKey,
 };
 use iop_wire::v1;
 use uuid::Uuid;
@@ -152,7 +152,7 @@ impl State {
         };
         let candidate = held.candidate();
         let instance = &candidate.instance;
-        let Some(link) = request.core.group.link(&instance.node, instance.generation) else {
+        let Some(link) = request.core.group.link(&instance.node) else {
             return self.machine.handle_unsent(now, Requeue::Fenced);
         };
         let call = &request.call;
@@ -191,7 +191,7 @@ impl State {
                 }
             }
         };
-        match open(&link, message) {
+        match open(&link, instance.generation, message) {
             Ok(mut stream) => {
                 let is_body_sent = body.is_some();
                 if let Some(body) = body {
@@ -352,8 +352,12 @@ enum NotOpened {
     Fail(Failure),
 }
 
-fn open(link: &iop_net::link::EdgeLink, message: RequestMessage) -> Result<EdgeStream, NotOpened> {
-    link.open(message).map_err(|error| match error {
+fn open(
+    link: &EdgeLink,
+    granted: Generation,
+    message: RequestMessage,
+) -> Result<EdgeStream, NotOpened> {
+    link.open(granted, message).map_err(|error| match error {
         OpenError::Fenced(_) => NotOpened::Requeue(Requeue::Fenced),
         OpenError::Draining => NotOpened::Requeue(Requeue::Draining),
         OpenError::TooManyStreams { .. } => NotOpened::Requeue(Requeue::LinkFull),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use iop_link::edge::Edge;
 use iop_link::{Answer, LinkStats, NotSent, OpenError, RequestMessage, StreamError, StreamKey};
-use iop_types::{CommandRequest, Generation, NodeId, Patience};
+use iop_types::{CloseReason, CommandRequest, Generation, NodeId, Patience};
 use iop_wire::{EventJoiner, v1};
 
 use super::LinkServerConfig;
@@ -45,11 +45,21 @@ impl EdgeLink {
         self.generation
     }
 
-    /// Opens a stream and queues its head behind the pre-send fence.
+    /// Opens a stream for a request that was granted under `generation` and queues its head. This is
+    /// the pre-send fence: between a grant and its send a Node may have come back on another link,
+    /// whose providers and revisions are others.
     ///
     /// # Errors
-    /// Nothing was and nothing will be sent: the link ended, drains, or has `max_streams` open.
-    pub fn open(&self, head: RequestMessage) -> Result<EdgeStream, OpenError> {
+    /// Nothing was and nothing will be sent: this is another generation's link, it ended, drains, or
+    /// has `max_streams` open.
+    pub fn open(
+        &self,
+        generation: Generation,
+        head: RequestMessage,
+    ) -> Result<EdgeStream, OpenError> {
+        if generation != self.generation {
+            return Err(OpenError::Fenced(CloseReason::Superseded));
+        }
         let key = self.shared.with(|link| link.open(head))?;
         Ok(EdgeStream {
             shared: Arc::clone(&self.shared),

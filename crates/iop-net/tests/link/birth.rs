@@ -151,7 +151,7 @@ async fn another_instance_is_refused_while_the_incumbent_answers() {
     };
     assert_eq!(refused.reason(), v1::CloseReason::DuplicateNode);
     assert_eq!(refused.retry_after_ms, 30_000);
-    assert!(incumbent.open(crate::support::run()).is_ok());
+    assert!(incumbent.open(incumbent.generation(), crate::support::run()).is_ok());
     assert!(!node.task.is_finished());
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use iop_net::link::{RequestMessage, StreamError};
+use iop_net::link::{OpenError, RequestMessage, StreamError};
 use iop_types::CloseReason;
 use iop_wire::v1::{self, CancelReason};
 use tokio::sync::mpsc;
 
 use crate::support::{
-    Edge, Handler, LinkState, Node, Told, collect, complete, echo, end, event, frame_body, run,
-    soon, text, tunnel,
+    Edge, Handler, LinkState, Node, Relay, Told, collect, complete, echo, end, event, frame_body,
+    run, soon, text, tunnel,
 };
 
 #[tokio::test]
@@ -23,7 +23,8 @@ async fn two_ends_exchange_a_thousand_streams() {
     for number in 0..1000_usize {
         let length = number * 97;
         let body = Bytes::from(vec![u8::try_from(number % 251).unwrap(); length]);
-        let mut stream = link.open(if number % 2 == 0 { run() } else { tunnel() }).unwrap();
+        let mut stream =
+            link.open(link.generation(), if number % 2 == 0 { run() } else { tunnel() }).unwrap();
         stream.queue_body(body.clone(), true);
         streams.push((stream, body));
     }
@@ -68,9 +69,9 @@ async fn a_client_that_stops_reading_blocks_nobody_else() {
     };
     let _node = Node::start(edge.address, both);
     let link = edge.ready().await;
-    let stuck: Vec<_> = (0..50).map(|_| link.open(tunnel()).unwrap()).collect();
+    let stuck: Vec<_> = (0..50).map(|_| link.open(link.generation(), tunnel()).unwrap()).collect();
     for _ in 0..100 {
-        let mut stream = link.open(run()).unwrap();
+        let mut stream = link.open(link.generation(), run()).unwrap();
         stream.queue_body(Bytes::from_static(b"hello"), true);
         assert_eq!(collect(&mut stream).await.unwrap(), b"hello");
     }
@@ -92,7 +93,7 @@ async fn a_flood_that_is_read_comes_through() {
     let mut edge = Edge::start().await;
     let _node = Node::start(edge.address, flood());
     let link = edge.ready().await;
-    let mut stream = link.open(tunnel()).unwrap();
+    let mut stream = link.open(link.generation(), tunnel()).unwrap();
     let mut read = 0;
     while read < 50_000_000 {
         let answer = soon("more of the flood", stream.recv()).await.unwrap();
@@ -121,7 +122,7 @@ async fn a_cancel_reaches_the_request_at_once() {
     });
     let _node = Node::start(edge.address, silent);
     let link = edge.ready().await;
-    let mut stream = link.open(run()).unwrap();
+    let mut stream = link.open(link.generation(), run()).unwrap();
     assert_eq!(soon("the request", heard.recv()).await.unwrap(), None);
     let asked = Instant::now();
     stream.cancel(CancelReason::ClientGone);
@@ -137,7 +138,7 @@ async fn events_longer_than_a_frame_arrive_whole_and_those_longer_than_allowed_b
     let _node = Node::start(edge.address, echo());
     let link = edge.ready().await;
     for (length, whole) in [(8 * 1024 * 1024, true), (8 * 1024 * 1024 + 1, false)] {
-        let mut stream = link.open(run()).unwrap();
+        let mut stream = link.open(link.generation(), run()).unwrap();
         stream.queue_body(Bytes::from(vec![b'e'; length]), true);
         let answer = soon("the event", stream.recv()).await;
         if whole {
@@ -155,7 +156,7 @@ async fn events_longer_than_a_frame_arrive_whole_and_those_longer_than_allowed_b
 #[tokio::test]
 async fn a_link_that_is_killed_ends_its_streams_at_once() {
     let mut edge = Edge::start().await;
-    let relay = crate::support::Relay::start(edge.address, Vec::new()).await;
+    let relay = Relay::start(edge.address, Vec::new()).await;
     let (told, mut heard) = mpsc::unbounded_channel();
     let holding: Handler = Arc::new(move |mut request| {
         let told = told.clone();
@@ -168,7 +169,7 @@ async fn a_link_that_is_killed_ends_its_streams_at_once() {
     let link = edge.ready().await;
     let mut streams = Vec::new();
     for _ in 0..50 {
-        let mut stream = link.open(run()).unwrap();
+        let mut stream = link.open(link.generation(), run()).unwrap();
         soon("the first event", stream.recv()).await.unwrap();
         streams.push(stream);
     }
@@ -182,7 +183,23 @@ async fn a_link_that_is_killed_ends_its_streams_at_once() {
     }
     assert_eq!(edge.closed().await.0, link.generation());
     node.reached(|state| matches!(state, LinkState::Down(..))).await;
-    assert!(link.open(run()).is_err());
+    assert!(link.open(link.generation(), run()).is_err());
+}
+
+/// F16, F85: the Node is back on another link when the request that was granted is to be sent.
+#[tokio::test]
+async fn what_was_granted_under_an_earlier_link_is_not_sent_on_the_next() {
+    let mut edge = Edge::start().await;
+    let first = Relay::start(edge.address, Vec::new()).await;
+    let _node = Node::start_as(first.address, "workstation", [1; 16], echo());
+    let granted = edge.ready().await.generation();
+    first.stop().await;
+    assert_eq!(edge.closed().await.0, granted);
+    let _again = Node::start_as(edge.address, "workstation", [1; 16], echo());
+    let next = edge.ready().await;
+    let refused = next.open(granted, run()).err();
+    assert_eq!(refused, Some(OpenError::Fenced(CloseReason::Superseded)));
+    assert!(next.open(next.generation(), run()).is_ok());
 }
 
 #[tokio::test]
@@ -201,7 +218,8 @@ async fn a_graceful_stop_lets_fifty_streams_finish() {
         });
         let node = Node::start(edge.address, waiting);
         let link = edge.ready().await;
-        let mut streams: Vec<_> = (0..50).map(|_| link.open(run()).unwrap()).collect();
+        let mut streams: Vec<_> =
+            (0..50).map(|_| link.open(link.generation(), run()).unwrap()).collect();
         for stream in &mut streams {
             soon("the first half", stream.recv()).await.unwrap();
         }
@@ -211,7 +229,7 @@ async fn a_graceful_stop_lets_fifty_streams_finish() {
         } else {
             edge.shutdown.cancel();
             soon("the drain", async {
-                while link.open(run()).is_ok() {
+                while link.open(link.generation(), run()).is_ok() {
                     tokio::task::yield_now().await;
                 }
             })

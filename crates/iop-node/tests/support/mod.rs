@@ -165,7 +165,7 @@ impl Rig {
     /// Sends the head of a request on the newest link.
     pub(crate) fn open(&self, message: RequestMessage) -> EdgeStream {
         let link = self.edge.links.lock().unwrap().last().expect("a node has linked").clone();
-        link.open(message).unwrap()
+        link.open(link.generation(), message).unwrap()
     }
 }
 
