@@ -2,6 +2,7 @@
 
 use iop_types::Usage;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::likeness::Likeness;
@@ -30,8 +31,8 @@ struct Seen {
     usage: Option<Usage>,
     error: Option<ProviderError>,
     is_openai: bool,
-    /// Something came that is neither a keep-alive nor the end marker.
-    has_events: bool,
+    /// An event came whole that is none of OpenAI's: this is a stream in another shape.
+    is_foreign: bool,
     has_finished: bool,
     is_done: bool,
     has_skipped: bool,
@@ -86,12 +87,12 @@ impl StreamObserver {
         self.seen.is_openai
     }
 
-    /// Says whether an OpenAI stream that ended here ended without any finish reason, be it before
-    /// its first event. An error in the stream is an end of its own, and a skipped event may have
-    /// held the reason.
+    /// Says whether a stream that ended here ended without any finish reason, be it before its first
+    /// event or within it. A stream in another shape than OpenAI's has reasons of its own, an error in
+    /// the stream is an end of its own, and a skipped event may have held the reason.
     pub const fn is_truncated(&self) -> bool {
         let seen = &self.seen;
-        let is_judged = seen.is_openai || !seen.has_events;
+        let is_judged = seen.is_openai || !seen.is_foreign;
         is_judged && !seen.has_finished && !seen.has_skipped && seen.error.is_none()
     }
 
@@ -123,13 +124,16 @@ impl Seen {
             self.is_done = true;
             return;
         }
-        self.has_events = true;
         if is_remarkable(event.data) {
             self.parse(event.data);
         } else {
             self.is_openai = self.is_openai || CHOICES.is_in(event.data);
             self.deltas += u64::from(has_content(event.data));
             self.ordinary.learn(event.data);
+        }
+        // What is cut off within its first event is no stream of another shape.
+        if !self.is_openai && !self.is_foreign {
+            self.is_foreign = serde_json::from_slice::<IgnoredAny>(event.data).is_ok();
         }
     }
 
@@ -273,6 +277,18 @@ mod tests {
             observer.finish();
             assert!(observer.is_truncated(), "{stream:?}");
         }
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_anywhere_before_its_finish_reason_is_truncated() {
+        let stream = concat!(
+            "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n",
+            "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}",
+        );
+        for end in 0..stream.len() {
+            assert!(observed(&stream[..end]).is_truncated(), "{:?}", &stream[..end]);
+        }
+        assert!(!observed(stream).is_truncated());
     }
 
     #[test]
