@@ -47,8 +47,8 @@ pub struct Dispatch {
     attempts: Vec<AttemptRecord>,
     queued: Duration,
     refused_sends: u32,
-    /// Why further attempts are made.
-    reason: Option<Reason>,
+    /// Why further attempts are made, in their order.
+    reasons: Vec<Reason>,
     /// What ends the request if no further attempt can be made.
     fallback: Option<Fallback>,
     outcome: Option<Outcome>,
@@ -178,7 +178,7 @@ impl Dispatch {
             attempts: Vec::new(),
             queued: Duration::ZERO,
             refused_sends: 0,
-            reason: None,
+            reasons: Vec::new(),
             fallback: None,
             outcome: None,
             late: 0,
@@ -199,7 +199,7 @@ impl Dispatch {
             return;
         };
         self.queued += now.saturating_duration_since(since);
-        if let Some(reason) = self.reason {
+        if let Some(reason) = self.reasons.last() {
             grant.why = reason.as_str();
         }
         self.send(now, grant);
@@ -465,20 +465,21 @@ impl Dispatch {
     /// Says whether the request may have to be sent again, so that its body must be kept.
     pub fn may_send_again(&self) -> bool {
         match self.state {
-            State::Queued { .. }
-            | State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. } => true,
+            State::Queued { .. } | State::Sent | State::Discarding | State::RefusalHeld { .. } => {
+                true
+            }
+            State::HeadHeld { .. } => self.follows_losses(),
             // Nothing of an answer that is written at its end has been released yet.
             State::HeadKnown(commitment) | State::Streaming(commitment) => {
-                let policy = &self.spec.policy;
-                !commitment.is_released()
-                    && policy.is_repeatable
-                    && policy.recovery == Recovery::Full
+                !commitment.is_released() && self.follows_losses()
             }
             State::Done { .. } => false,
         }
+    }
+
+    /// Says whether a failure after contact with a provider may be followed by another attempt.
+    fn follows_losses(&self) -> bool {
+        self.spec.policy.is_repeatable && self.spec.policy.recovery == Recovery::Full
     }
 
     /// Returns the outcome once the request is over for its client.
@@ -543,12 +544,12 @@ impl Dispatch {
         }
     }
 
-    /// Takes in a head that will be the client's: now, or, where it is to be held and that can be of
-    /// use, later.
+    /// Takes in a head that will be the client's: now, or, where it is to be held, later. It is held
+    /// where no other attempt could follow too: an error with a status is worth as much as one.
     fn know_head(&mut self, now: Instant, commitment: Commitment, is_held: bool) -> Relay {
-        if is_held && recovery::is_worth_holding(&self.facts(now)) {
-            let until = now + self.spec.policy.hold_head;
-            self.state = State::HeadHeld { commitment, until };
+        let hold_head = self.spec.policy.hold_head;
+        if is_held && !hold_head.is_zero() {
+            self.state = State::HeadHeld { commitment, until: now + hold_head };
             return Relay::Hold;
         }
         self.state = State::HeadKnown(commitment);
@@ -602,7 +603,7 @@ impl Dispatch {
             Next::AskWithoutUsage => self.ask_without_usage(now),
             Next::Retry(reason, failure) => self.retry(now, reason, failure),
             Next::End(ended) => {
-                let finish = self.judge_end(ended);
+                let finish = self.judge_end(now, ended);
                 self.settle_attempt(now, attempt_end(&finish.outcome));
                 // The permit first: whoever waits for it need not wait for this client.
                 self.outputs.push_back(Output::Release);
@@ -622,24 +623,35 @@ impl Dispatch {
         if is_answer || !self.fallback.as_ref().is_some_and(|earlier| earlier.is_answer) {
             self.fallback = Some(Fallback { failure, is_answer, is_kept: keeps_answer });
         }
-        self.reason = Some(reason);
+        self.reasons.push(reason);
         self.clock.forget_progress();
         self.state = State::Queued { since: now };
         self.outputs.push_back(Output::Retry(Retry { reason, keeps_answer }));
     }
 
-    fn judge_end(&mut self, ended: Ended) -> Finish {
-        let failure = match ended {
+    fn judge_end(&mut self, now: Instant, ended: Ended) -> Finish {
+        let mut failure = match ended {
             Ended::Completed(seen) => return self.judge_whole(seen),
             Ended::Failed(failure) => failure,
             Ended::Cancelled => Failure::new(ErrorCode::NodeLost, "the node cancelled the request"),
             Ended::Refused(refusal) => refused(&refusal),
         };
+        if recovery::is_kept_from_others(&self.facts(now), &failure)
+            && let Some(last) = self.attempts.last()
+        {
+            let Grant { node, provider, .. } = &last.grant;
+            let why = format!(
+                "; not tried elsewhere: the call may still be at work at {node}/{provider}"
+            );
+            failure.message.push_str(&why);
+        }
         let commitment = self.commitment();
         let is_silent = !commitment.is_released()
             && failure.provider_status.is_none()
             && failure.code != ErrorCode::ResponseStalled;
         if is_silent && let Some(fallback) = self.fallback.take_if(|earlier| earlier.is_answer) {
+            // The attempt keeps its own end.
+            self.settle_attempt(now, AttemptEnd::Failed(failure));
             return fallback.finish();
         }
         Finish { client: commitment.fail(&failure), outcome: Outcome::Failed(failure) }
@@ -710,10 +722,25 @@ impl Dispatch {
         }
     }
 
-    fn finish(&mut self, finish: Finish) {
+    fn finish(&mut self, mut finish: Finish) {
         self.state = State::Done { returning: None };
+        if let Some(history) = self.told_attempts() {
+            finish.prefix(&history);
+        }
         self.outcome = Some(finish.outcome.clone());
         self.outputs.push_back(Output::Finish(finish));
+    }
+
+    /// What a failure's message begins with where several attempts were made: how many, and what each
+    /// but the last one failed for.
+    fn told_attempts(&self) -> Option<String> {
+        let made = self.attempts.iter().filter(|attempt| attempt.has_passed()).count();
+        if made < 2 {
+            return None;
+        }
+        let reasons: Vec<_> =
+            self.reasons.iter().take(made - 1).map(|reason| reason.as_str()).collect();
+        Some(format!("after {made} attempts ({}): ", reasons.join(", ")))
     }
 
     fn returned(&mut self) {

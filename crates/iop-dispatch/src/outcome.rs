@@ -66,6 +66,18 @@ pub struct Finish {
     pub outcome: Outcome,
 }
 
+impl Finish {
+    /// Puts this before the message of a failure.
+    pub(crate) fn prefix(&mut self, text: &str) {
+        if let ClientEnd::Error(failure) | ClientEnd::ErrorEvent(failure) = &mut self.client {
+            failure.message.insert_str(0, text);
+        }
+        if let Outcome::Failed(failure) | Outcome::Cancelled(failure) = &mut self.outcome {
+            failure.message.insert_str(0, text);
+        }
+    }
+}
+
 /// What a client still gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientEnd {

@@ -111,13 +111,27 @@ impl Reason {
         }
     }
 
-    /// Says whether the provider gave an answer: asking the same one again at once would get it again.
+    /// Says whether the provider gave an answer.
     pub const fn is_answer(self) -> bool {
         match self {
             Self::Provider429 | Self::Provider502 | Self::Provider503 | Self::Provider504 => true,
             Self::ConnectFailed | Self::ConnectionLost | Self::NodeLost | Self::ResponseStalled => {
                 false
             }
+        }
+    }
+
+    /// Says whether only another candidate is worth asking: the same one would refuse, or fall silent,
+    /// again. A connection or a link that was lost can be another one at once.
+    pub const fn is_for_another(self) -> bool {
+        match self {
+            Self::ConnectFailed
+            | Self::ResponseStalled
+            | Self::Provider429
+            | Self::Provider502
+            | Self::Provider503
+            | Self::Provider504 => true,
+            Self::ConnectionLost | Self::NodeLost => false,
         }
     }
 
@@ -219,9 +233,10 @@ pub(crate) fn is_held_refusal(facts: &Facts<'_>, status: u16) -> bool {
     Reason::of_status(status).is_some_and(|reason| is_allowed(facts, reason))
 }
 
-/// Says whether a failure behind a streamed head could still be recovered if the head is held.
-pub(crate) fn is_worth_holding(facts: &Facts<'_>) -> bool {
-    !facts.policy.hold_head.is_zero() && is_allowed(facts, Reason::ConnectionLost)
+/// Says whether another candidate would have been asked, had the silent call been seen to return.
+pub(crate) fn is_kept_from_others(facts: &Facts<'_>, failure: &Failure) -> bool {
+    let is_unconfirmed = failure.stall.is_some_and(|stall| !stall.is_retryable());
+    is_unconfirmed && is_allowed(facts, Reason::ResponseStalled)
 }
 
 /// Says whether a retry for this reason is made now, and takes it from the budget.
@@ -239,5 +254,5 @@ fn is_allowed(facts: &Facts<'_>, reason: Reason) -> bool {
         && facts.policy.is_repeatable
         && !facts.is_released
         && facts.passed < MAX_ATTEMPTS
-        && (facts.has_others || !reason.is_answer())
+        && (facts.has_others || !reason.is_for_another())
 }

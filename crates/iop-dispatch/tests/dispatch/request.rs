@@ -18,13 +18,14 @@ pub(crate) struct Request {
     pub(crate) told: Vec<Output>,
 }
 
+/// A streamed chat of a route that neither recovers nor holds a head.
 pub(crate) fn spec() -> Spec {
     Spec {
         received: Instant::now(),
         deadlines: Deadlines::default(),
         streamed: true,
         has_finish: true,
-        policy: policy(Recovery::Off),
+        policy: Policy { hold_head: Duration::ZERO, ..policy(Recovery::Off) },
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use iop_dispatch::{
-    Budget, ClientEnd, Deadlines, Ended, Evidence, Finish, Outcome, Output, Policy, Reason, Relay,
-    Spec,
+    AttemptEnd, Budget, ClientEnd, Deadlines, Ended, Evidence, Finish, Outcome, Output, Policy,
+    Reason, Relay, Spec,
 };
 use iop_types::{
     Attempt, ErrorCode, Failure, Form, HealthEvidence, Ownership, Recovery, Refusal, Requeue,
@@ -72,6 +72,23 @@ fn held(form: Form) -> Request {
     request
 }
 
+/// A recoverable request at the only candidate that is ready.
+fn alone(form: Form) -> Request {
+    let mut request = Request::new(recoverable());
+    request.granted(iop_dispatch::Grant { has_others: false, ..grant(form) });
+    request.expect_send();
+    request
+}
+
+/// What the client and history are told of a failure.
+fn message(finish: &Finish) -> (&str, &str) {
+    let (ClientEnd::Error(client), Outcome::Failed(kept)) = (&finish.client, &finish.outcome)
+    else {
+        panic!("not an error of both: {finish:?}");
+    };
+    (&client.message, &kept.message)
+}
+
 fn only_finish(request: &mut Request) -> Finish {
     match request.take_told().as_slice() {
         [Output::Finish(finish)] => finish.clone(),
@@ -117,7 +134,7 @@ fn a_failure_that_has_no_reason_is_the_end() {
     for failure in others {
         let mut request = Request::sent_with(recoverable(), Form::Run);
         request.ended(Ended::Failed(failure.clone()));
-        assert_eq!(request.expect_end().outcome, Outcome::Failed(failure));
+        assert_eq!(code(&request.expect_end()), failure.code);
         assert!(!request.attempt(0).recovery_eligible);
     }
 }
@@ -176,9 +193,67 @@ fn connect_only_follows_nothing_that_may_have_reached_a_provider() {
             _ => assert_eq!(code(&request.expect_end()), failure(*reason).code),
         }
     }
-    let spec = Spec { policy: policy(Recovery::ConnectOnly), ..spec() };
-    let mut request = Request::sent_with(spec, Form::Tunnel);
-    assert_eq!(request.head(200), Relay::Forward, "nothing could be gained by holding it");
+}
+
+#[test]
+fn where_nobody_else_is_ready_only_a_lost_connection_or_link_is_followed() {
+    for reason in Reason::ALL {
+        let mut request = alone(Form::Run);
+        fails(&mut request, *reason);
+        match reason {
+            Reason::ConnectionLost | Reason::NodeLost => {
+                assert_eq!(request.expect_retry().reason, *reason);
+            }
+            _ => {
+                assert_eq!(code(&request.expect_end()), failure(*reason).code);
+                assert!(!request.attempt(0).recovery_eligible);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_failure_says_how_many_attempts_there_were_and_what_they_failed_for() {
+    let mut request = Request::sent_with(recoverable(), Form::Tunnel);
+    fails(&mut request, Reason::ConnectionLost);
+    request.expect_again(Reason::ConnectionLost, Form::Tunnel);
+    request.node_refused(Refusal::Draining);
+    request.take_told();
+    request.granted(grant(Form::Tunnel));
+    request.expect_send();
+    fails(&mut request, Reason::ResponseStalled);
+    request.expect_again(Reason::ResponseStalled, Form::Tunnel);
+    fails(&mut request, Reason::NodeLost);
+    let finish = request.expect_end();
+    let said = "after 3 attempts (connection_lost, response_stalled): it went wrong";
+    assert_eq!(message(&finish), (said, said));
+    let last = request.attempt(3).end.clone();
+    assert_eq!(last, Some(AttemptEnd::Failed(failure(Reason::NodeLost))), "its own words");
+}
+
+#[test]
+fn a_deadline_that_ends_a_second_attempt_names_the_first() {
+    let deadlines = Deadlines { whole: Some(20 * SECOND), ..Deadlines::default() };
+    let mut request = Request::sent_with(Spec { deadlines, ..recoverable() }, Form::Tunnel);
+    fails(&mut request, Reason::ConnectFailed);
+    request.expect_again(Reason::ConnectFailed, Form::Tunnel);
+    request.advance(20 * SECOND);
+    let (_, finish) = request.expect_cut();
+    assert!(message(&finish).0.starts_with("after 2 attempts (connect_failed): "), "{finish:?}");
+}
+
+#[test]
+fn a_silent_call_that_may_still_be_at_work_says_why_nobody_else_was_asked() {
+    let silent = |mut request: Request| {
+        request.ended(Ended::Failed(stalled(Ownership::Unconfirmed)));
+        let finish = request.expect_end();
+        assert_eq!(message(&finish).0, message(&finish).1);
+        message(&finish).0.to_owned()
+    };
+    let why = "silent; not tried elsewhere: the call may still be at work at n/p";
+    assert_eq!(silent(Request::sent_with(recoverable(), Form::Tunnel)), why);
+    assert_eq!(silent(alone(Form::Tunnel)), "silent", "nobody else was there");
+    assert_eq!(silent(Request::sent(Form::Tunnel)), "silent", "its route tries nobody else");
 }
 
 #[test]
@@ -295,14 +370,12 @@ fn a_providers_refusal_says_more_than_that_the_next_one_could_not_be_reached() {
     let finish = request.expect_end();
     assert_eq!(finish.client, ClientEnd::KeptAnswer);
     assert_eq!(finish.outcome.failure().and_then(|failure| failure.provider_status), Some(429));
+    assert_eq!(request.ends(), ["provider_error", "connect_failed", "connect_failed"]);
 }
 
 #[test]
 fn where_nobody_else_is_ready_a_refusal_passes_at_once() {
-    let mut request = Request::new(recoverable());
-    request.granted(iop_dispatch::Grant { has_others: false, ..grant(Form::Tunnel) });
-    request.expect_send();
-    assert_eq!(request.head(503), Relay::Forward);
+    assert_eq!(alone(Form::Tunnel).head(503), Relay::Forward);
 }
 
 #[test]
@@ -393,6 +466,26 @@ fn a_route_that_holds_no_head_lets_it_through_at_once() {
     let policy = Policy { hold_head: std::time::Duration::ZERO, ..policy(Recovery::Full) };
     let mut request = Request::sent_with(Spec { policy, ..spec() }, Form::Tunnel);
     assert_eq!(request.head(200), Relay::Forward);
+}
+
+#[test]
+fn a_head_behind_which_nothing_can_be_tried_again_is_held_for_its_status() {
+    let unrepeatable = Policy { is_repeatable: false, ..policy(Recovery::Full) };
+    for policy in [policy(Recovery::Off), policy(Recovery::ConnectOnly), unrepeatable] {
+        let mut request = Request::sent_with(Spec { policy, ..spec() }, Form::Tunnel);
+        assert_eq!(request.head(200), Relay::Hold);
+        assert!(!request.dispatch.may_send_again(), "its body may go");
+        fails(&mut request, Reason::ConnectionLost);
+        assert_eq!(error_code(&request.expect_end().client), ErrorCode::ProviderError);
+    }
+    let mut third = Request::sent_with(recoverable(), Form::Run);
+    for _ in 0..2 {
+        fails(&mut third, Reason::NodeLost);
+        third.expect_again(Reason::NodeLost, Form::Run);
+    }
+    assert_eq!(third.start(), Relay::Hold);
+    fails(&mut third, Reason::NodeLost);
+    assert_eq!(error_code(&third.expect_end().client), ErrorCode::NodeLost);
 }
 
 #[test]

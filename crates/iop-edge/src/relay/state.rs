@@ -234,7 +234,7 @@ impl State {
         let run_id = request.call.receipt.run_id;
         tracing::debug!(%run_id, reason = retry.reason.as_str(), "another attempt is made");
         if let Seat::Held(held) = std::mem::replace(&mut self.seat, Seat::Nowhere) {
-            self.stand(request, now, held.retry(retry.reason.is_answer()));
+            self.stand(request, now, held.retry(retry.reason.is_for_another()));
         }
     }
 
