@@ -128,7 +128,9 @@ impl Registry {
     }
 }
 
-/// A provider bound for the length of one call. Its instance is not stopped meanwhile.
+/// A provider bound for the length of one call. Its instance is not stopped meanwhile; each clone
+/// binds it once more.
+#[derive(Clone)]
 pub struct Bound {
     entry: Arc<Entry>,
     hold: Hold,

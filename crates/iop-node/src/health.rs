@@ -8,14 +8,17 @@
 //!                                                           is gone, or the link ends
 //! ```
 //!
-//! A look takes at most [`BOUND`] and never fails; what it cannot find out is `unknown`. What is found
-//! out is told on the link under which it was asked, numbered by that link, or not at all: the next
+//! A look takes at most [`BOUND`] and never fails; what it cannot find out is `unknown`. Calls that stall
+//! together share one ([`looks`]), and each concludes from it for itself. What is found out is told on the link under which it was asked, numbered by that link, or not at all: the next
 //! Edge knows nothing of it and begins anew.
+
+mod looks;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use iop_execution::registry::Bound;
 use iop_execution::{Company, Look, Neighbours, ProbeOutcome};
 use iop_net::link::NodeLink;
@@ -24,6 +27,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use self::looks::{Caller, Looks};
 use crate::call::now;
 use crate::node::Shared;
 
@@ -46,6 +50,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(crate) struct Health {
     /// Every call sits here from its permit to its terminal.
     pub(crate) neighbours: Neighbours,
+    looks: Looks,
     watch: Mutex<Watch>,
 }
 
@@ -71,23 +76,30 @@ pub(crate) struct Question {
 }
 
 impl Shared {
-    /// Looks at a target: over connections of its own, outside the gate, for [`BOUND`] at most. No
-    /// token is asked for while other calls of the provider are getting on or have just begun.
+    /// Looks at a target, or takes part in a look that somebody else began: over connections of its
+    /// own, outside the gate, for [`BOUND`] at most. No token is asked for while other calls of the
+    /// provider are getting on or have just begun.
     ///
-    /// Cancel safe: dropped early, its connections are closed.
+    /// Cancel safe: the connections are closed when the last leaves who takes part.
     pub(crate) async fn look_at(&self, provider: &Bound, question: &Question) -> HealthEvidence {
-        let company = || {
-            let Question { about, stall_timeout, .. } = question;
-            self.health.neighbours.company(provider.key(), *about, now(), *stall_timeout)
-        };
-        let may_generate = company() == Company::Alone;
-        let outcome = match provider.probe() {
-            Some(probe) => {
-                let look = Look { target: question.target.clone(), may_generate, within: GIVEN };
-                timeout(BOUND, probe.probe(look)).await.unwrap_or(ProbeOutcome::Unknown)
+        let Question { generation, target, about, stall_timeout } = question;
+        let company =
+            || self.health.neighbours.company(provider.key(), *about, now(), *stall_timeout);
+        let is_alone = || company() == Company::Alone;
+        let place = (*generation, provider.key().clone(), target.clone());
+        let looking = async {
+            loop {
+                let may_generate = is_alone();
+                let caller = Caller { now: now(), silent: *stall_timeout, may_generate };
+                let begin = || ask(provider.clone(), target.clone(), may_generate).boxed();
+                let seen = self.health.looks.share(&place, caller, begin).await;
+                // Those who kept it from asking for a token may be silent as well by now.
+                if seen.settles(is_alone()) {
+                    return seen.outcome;
+                }
             }
-            None => ProbeOutcome::Unknown,
         };
+        let outcome = timeout(BOUND, looking).await.unwrap_or(ProbeOutcome::Unknown);
         // A neighbour may have got on, or appeared, while the server was asked.
         outcome.evidence(company())
     }
@@ -123,6 +135,13 @@ impl Shared {
             node.health.end(link.generation(), &provider, &question.target);
         });
     }
+}
+
+/// Asks the server.
+async fn ask(provider: Bound, target: Target, may_generate: bool) -> ProbeOutcome {
+    let Some(probe) = provider.probe() else { return ProbeOutcome::Unknown };
+    let look = Look { target, may_generate, within: GIVEN };
+    timeout(BOUND, probe.probe(look)).await.unwrap_or(ProbeOutcome::Unknown)
 }
 
 /// Looks at a target again and again, and reports what it sees, until there is no reason any more.

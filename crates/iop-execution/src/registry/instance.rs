@@ -54,6 +54,14 @@ impl Hold {
     }
 }
 
+impl Clone for Hold {
+    /// Another hold beside one that is there, so that the instance has not been stopped.
+    fn clone(&self) -> Self {
+        self.0.holders.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use iop_net::link::Answer;
 use iop_node::Secrets;
 use iop_testkit::script::Step;
@@ -77,6 +78,33 @@ async fn runs_and_tunnels_that_stall_share_one_sequence_which_begins_at_1() {
         assert_eq!(stall.health_observation_seq, Some(seq));
     }
     assert_eq!(looks(&lab), 4, "each look asked for one token");
+}
+
+#[tokio::test]
+async fn calls_that_stall_together_share_one_look_and_number_it_each_for_itself() {
+    const CALLS: usize = 50;
+    let lab = ScriptedProvider::start().await;
+    lab.set_models(&["m"]);
+    lab.on("/health", |_| answer::sized(200, "application/json", "{}"));
+    lab.on(PATH, |request| match request.json()["stream"] == true {
+        true => answer::stream_start(request).then(Step::Hold),
+        false => answer::chat(request, "."),
+    });
+    let entry = provider("lab", "openai_compat", &lab.endpoint());
+    let entry = v1::ProviderConfig { max_concurrency: 64, ..entry };
+    let rig = Rig::start(vec![entry], Secrets::default()).await;
+    rig.wait_for_state("lab", ProviderState::Ready).await;
+    // So long that a busy machine does not spread the calls over more than it.
+    let patient = || v1::RequestHead { response_stall_timeout_ms: 1_000, ..head("lab", "m") };
+    let calls = (0..CALLS).map(|_| all(rig.send(tunnel(patient()), CHAT)));
+    let stalls: Vec<_> = join_all(calls).await.iter().map(|answers| stall(answers)).collect();
+    let known = |stall: &v1::Stall| stall.health() == HealthEvidence::AvailableRequestStalled;
+    assert!(stalls.iter().all(known));
+    let mut numbers: Vec<_> =
+        stalls.iter().map(|stall| stall.health_observation_seq.unwrap()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq(1..=CALLS as u64), "{numbers:?}");
+    assert_eq!(looks(&lab), 1, "the last to stall has nobody who gets on, and asks for all");
 }
 
 #[tokio::test]
