@@ -8,6 +8,7 @@
 //! A call is one future of its adapter. [`conduct`](mod@conduct) owns it, the permit that it holds and
 //! everything that may end it; what its end is, [`iop_execution::watchdog`] decides.
 
+mod alarm;
 mod body;
 mod conduct;
 

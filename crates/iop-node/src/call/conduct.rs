@@ -4,11 +4,13 @@
 //! at a stalled provider and one timer. It collects what has happened since it was last polled and
 //! asks [`Watchdog`] what that means. A chunk on its way costs nothing here: the call is polled, and
 //! the timer stays where it is.
+//!
+//! A time that is over is judged only when the sockets were read after it: that is the [`Alarm`]'s part.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use iop_execution::admit::Passed;
 use iop_execution::emission::Terminus;
@@ -20,9 +22,9 @@ use iop_types::{
     ErrorCode, Failure, HealthEvidence, Ownership, RequestHead, Stall, StallPhase, StallTimeout,
 };
 use iop_wire::v1;
-use tokio::time::Sleep;
 use tracing::{debug, info, warn};
 
+use super::alarm::Alarm;
 use super::{Clock, named, now};
 use crate::health::Question;
 use crate::node::Shared;
@@ -75,7 +77,7 @@ pub(super) async fn conduct<T, O, R>(
     let mut watchdog = Watchdog::new(rules(head, &provider, stall_timeout));
     let mut orders = watchdog.look(now(), Seen::default(), &fence.vitals());
     let timer = pin!(tokio::time::sleep_until(orders.next.at.unwrap_or_else(now).into()));
-    let mut alarm = Alarm { timer, is_set: false, armed_for: None };
+    let mut alarm = Alarm::new(timer);
     let mut scene = Scene {
         call: Some(call(&provider, &mut emission, &mut cancelled)),
         returned: None,
@@ -191,39 +193,6 @@ impl<R> Scene<'_, R> {
             return Poll::Pending;
         }
         Poll::Ready(seen)
-    }
-}
-
-/// The one timer of a call.
-struct Alarm<'a> {
-    timer: Pin<&'a mut Sleep>,
-    is_set: bool,
-    /// Whom the timer will wake. It is polled with every chunk, and is asked no more than whether it
-    /// has gone off once it knows that.
-    armed_for: Option<Waker>,
-}
-
-impl Alarm<'_> {
-    fn set(&mut self, at: Option<Instant>) {
-        self.is_set = at.is_some();
-        if let Some(at) = at.map(tokio::time::Instant::from)
-            && at != self.timer.deadline()
-        {
-            self.timer.as_mut().reset(at);
-            self.armed_for = None;
-        }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_set {
-            return Poll::Pending;
-        }
-        let is_armed = self.armed_for.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-        if is_armed && !self.timer.is_elapsed() {
-            return Poll::Pending;
-        }
-        self.armed_for = Some(cx.waker().clone());
-        self.timer.as_mut().poll(cx)
     }
 }
 

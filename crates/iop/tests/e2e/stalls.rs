@@ -132,6 +132,56 @@ nodes:
     }
 }
 
+/// What came while the Node stood still lies in its sockets, and its timers are over: nobody was silent.
+#[tokio::test]
+async fn a_node_that_stood_still_for_longer_than_its_providers_may_be_silent_stalls_none_of_them() {
+    const STREAMS: usize = 12;
+    const PIECES: usize = 40;
+    let provider = ScriptedProvider::start().await;
+    provider.on(CHAT, |request| {
+        let script = (0..PIECES).fold(answer::stream_start(request), |script, _| {
+            script.wait(Duration::from_millis(100)).event(answer::content(request, "piece"))
+        });
+        answer::stream_end(script, request, PIECES)
+    });
+    let group = Apart::start(&format!(
+        "version: 1
+nodes:
+  one:
+    providers:
+      lab:
+        adapter: openai_compat
+        endpoint: '{}'
+        max_concurrency: {STREAMS}
+        response_stall_timeout: 800ms
+",
+        provider.endpoint()
+    ))
+    .await;
+    let node = group.node("one").await;
+    group.edge.serves(MODEL).await;
+    let mut clients = Vec::new();
+    for _ in 0..STREAMS {
+        let mut client = group.edge.chat(&streamed(MODEL)).await;
+        assert_eq!(client.head().await.unwrap().status, 200);
+        client.json_event().await.unwrap();
+        clients.push(client);
+    }
+    for pause in [900, 1_500] {
+        node.freeze().await;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        node.thaw();
+        clients[0].json_event().await.unwrap();
+    }
+    for mut client in clients {
+        let whole = async { while client.json_event().await.unwrap().is_some() {} };
+        whole.await;
+    }
+    group.edge.idle().await;
+    let output = node.output();
+    assert!(!output.contains("silent"), "{output}");
+}
+
 /// FC-023, FC-028: more than a minute without a byte, then half a minute of text, over several
 /// heartbeats of the link. Two minutes long: `scripts/long-prefill` runs it.
 #[tokio::test]
