@@ -203,7 +203,8 @@ fn why(
     match (entry.route.settings.policy, affinity) {
         (Policy::Affinity, Some(_)) if is_home => Why::Affinity,
         (Policy::Affinity, Some(_)) => Why::AffinitySpilled,
-        _ if qualified == 1 => Why::OnlyCandidate,
+        _ if entry.members.len() == 1 => Why::OnlyCandidate,
+        _ if qualified == 1 => Why::OnlyOneFit,
         (Policy::Ordered, _) => Why::Ordered,
         (Policy::Weighted, _) => Why::Weighted,
         (Policy::Affinity, None) | (Policy::LeastLoaded, _) if winner.is_loaded => Why::Loaded,

@@ -120,8 +120,11 @@ pub struct Instance {
 /// Why a candidate won; kept in history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// No other qualified.
+    /// The route has no other.
     OnlyCandidate,
+    /// The route has others, and none of them qualified: not ready, full, left out or cooling down, or
+    /// the request failed there.
+    OnlyOneFit,
     /// Others qualified, this one holds the target in memory.
     Loaded,
     /// The smallest share of its capacity was in use.
@@ -145,6 +148,7 @@ impl Why {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OnlyCandidate => "only_candidate",
+            Self::OnlyOneFit => "only_one_fit",
             Self::Loaded => "loaded",
             Self::LeastLoaded => "least_loaded",
             Self::Ordered => "ordered",

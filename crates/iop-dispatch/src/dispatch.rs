@@ -81,6 +81,31 @@ enum State {
     },
 }
 
+/// Where a request stands, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It waits for a permit.
+    Queued,
+    /// An attempt is out, and its client has nothing.
+    Sent,
+    /// The answer comes in.
+    Streaming,
+    /// It is over for its client; its provider may still be waited for.
+    Ended,
+}
+
+impl Phase {
+    /// Returns the word that is shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Sent => "sent",
+            Self::Streaming => "streaming",
+            Self::Ended => "ended",
+        }
+    }
+}
+
 /// The end of an attempt that was followed by another.
 #[derive(Debug)]
 struct Fallback {
@@ -485,6 +510,19 @@ impl Dispatch {
     /// Returns the outcome once the request is over for its client.
     pub const fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
+    }
+
+    /// Returns where the request stands.
+    pub const fn phase(&self) -> Phase {
+        match self.state {
+            State::Queued { .. } => Phase::Queued,
+            State::Sent
+            | State::Discarding
+            | State::HeadHeld { .. }
+            | State::RefusalHeld { .. } => Phase::Sent,
+            State::HeadKnown(_) | State::Streaming(_) => Phase::Streaming,
+            State::Done { .. } => Phase::Ended,
+        }
     }
 
     /// Returns every attempt, in order.

@@ -43,6 +43,6 @@ pub use attempt::{AttemptEnd, AttemptRecord, Grant};
 pub use budget::Budget;
 pub use client_idle::{ClientIdle, IdleRule};
 pub use deadline::Deadlines;
-pub use dispatch::{CancelCause, Dispatch, Output, RETURN_WAIT, Relay, Retry, Send, Spec};
+pub use dispatch::{CancelCause, Dispatch, Output, Phase, RETURN_WAIT, Relay, Retry, Send, Spec};
 pub use outcome::{ClientEnd, Ended, Evidence, Finish, Outcome};
 pub use recovery::{Policy, Reason};

@@ -72,7 +72,7 @@ where
             }
             Target::CancelRun(id) => {
                 allow(&request, Methods::Post)?;
-                cancel_run(core, &id)
+                cancel_run(core, &id).await
             }
         };
     }
@@ -91,19 +91,22 @@ where
             read()?;
             let query = query(request.uri().query().unwrap_or_default())?;
             Ok(match core.history.list(query).await {
-                Ok(runs) => show(&view::Runs { runs }),
+                Ok(runs) => show(&view::runs(core, runs)),
                 Err(error) => unreadable(&error),
             })
         }
         _ => match path.strip_prefix("/api/v1/runs/") {
             Some(id) if !id.is_empty() => {
                 read()?;
+                let id = &*percent_encoding::percent_decode_str(id).decode_utf8_lossy();
                 match core.history.find(id).await {
-                    Ok(run) => Ok(show(&run)),
+                    Ok(run) => Ok(show(&view::Run::of(core, run))),
                     Err(FindError::Read(error)) => Ok(unreadable(&error)),
-                    Err(error @ FindError::Unknown { .. }) => {
-                        Err(ErrorAnswer::new(ErrorCode::NotFound, error.to_string()))
-                    }
+                    // What came a moment ago is not written yet.
+                    Err(error @ FindError::Unknown { .. }) => match core.live.find(id) {
+                        Ok((_, request)) => Ok(show(&view::Run::from(request.progress()))),
+                        Err(_) => Err(ErrorAnswer::new(ErrorCode::NotFound, error.to_string())),
+                    },
                     Err(error @ FindError::Ambiguous { .. }) => {
                         Err(ErrorAnswer::new(ErrorCode::InvalidRequest, error.to_string()))
                     }
@@ -162,19 +165,40 @@ fn cancel(core: &Core, id: &str) -> Result<Response<ResponseBody>, ErrorAnswer> 
     }
 }
 
-fn cancel_run(core: &Core, id: &str) -> Result<Response<ResponseBody>, ErrorAnswer> {
+async fn cancel_run(core: &Core, id: &str) -> Result<Response<ResponseBody>, ErrorAnswer> {
     match core.live.cancel(id) {
         Ok(run_id) => {
             tracing::info!(%run_id, "run cancelled");
             Ok(show(&json!({ "run_id": run_id, "cancelled": true })))
         }
-        Err(error @ (CancelError::Unknown | CancelError::Over)) => {
+        Err(CancelError::Unknown) => Err(not_under_way(core, id).await),
+        Err(error @ CancelError::Over { .. }) => {
             Err(ErrorAnswer::new(ErrorCode::NotFound, error.to_string()))
         }
-        Err(error @ CancelError::Ambiguous) => {
+        Err(error @ CancelError::Ambiguous { .. }) => {
             Err(ErrorAnswer::new(ErrorCode::InvalidRequest, error.to_string()))
         }
     }
+}
+
+/// Says what is known of a run that cannot be cancelled because it is not under way.
+async fn not_under_way(core: &Core, id: &str) -> ErrorAnswer {
+    let (code, message) = match core.history.find(id).await {
+        Ok(run) => {
+            let run_id = run.receipt.run_id;
+            let end = run.terminal.map_or_else(String::new, |terminal| {
+                let code = terminal.code.map_or_else(String::new, |code| format!(" {code}"));
+                format!(": {}{code}", terminal.kind.as_str())
+            });
+            (ErrorCode::NotFound, format!("run {run_id} has ended{end}"))
+        }
+        Err(error @ FindError::Ambiguous { .. }) => (ErrorCode::InvalidRequest, error.to_string()),
+        Err(error @ FindError::Unknown { .. }) => (ErrorCode::NotFound, error.to_string()),
+        Err(FindError::Read(error)) => {
+            (ErrorCode::NotFound, format!("no run `{id}` is under way, and {error}"))
+        }
+    };
+    ErrorAnswer::new(code, message)
 }
 
 fn show(value: &impl Serialize) -> Response<ResponseBody> {

@@ -26,7 +26,8 @@ pub(crate) fn ended(
     }
 }
 
-fn attempt(record: &AttemptRecord) -> iop_store::AttemptRecord {
+/// Writes one attempt, ended or not.
+pub(crate) fn attempt(record: &AttemptRecord) -> iop_store::AttemptRecord {
     let grant = &record.grant;
     iop_store::AttemptRecord {
         attempt: record.attempt,

@@ -32,29 +32,45 @@ impl Live {
         self.left.notify_waiters();
     }
 
-    /// Cancels the request whose id begins like this, with all its attempts, in whatever phase it is.
+    /// Cancels the request whose id begins like this, or whose request id this is, with all its
+    /// attempts, in whatever phase it is.
     ///
     /// # Errors
     /// There is no such request, or there are several, or its client has its end already.
-    pub(crate) fn cancel(&self, prefix: &str) -> Result<RunId, CancelError> {
-        let (run_id, request) = self.find(&prefix.to_ascii_lowercase())?;
+    pub(crate) fn cancel(&self, id: &str) -> Result<RunId, CancelError> {
+        let (run_id, request) = self.find(id)?;
         match request.cancel() {
             true => Ok(run_id),
-            false => Err(CancelError::Over),
+            false => Err(CancelError::Over { run_id }),
         }
     }
 
-    fn find(&self, prefix: &str) -> Result<(RunId, Arc<Request>), CancelError> {
-        if prefix.is_empty() {
+    /// Finds the request whose id begins like this or, if there is none, whose request id this is.
+    ///
+    /// # Errors
+    /// There is no such request, or there are several.
+    pub(crate) fn find(&self, id: &str) -> Result<(RunId, Arc<Request>), CancelError> {
+        if id.is_empty() {
             return Err(CancelError::Unknown);
         }
+        let prefix = id.to_ascii_lowercase();
         let requests = self.lock();
-        let mut found = requests.iter().filter(|(id, _)| id.to_string().starts_with(prefix));
-        match (found.next(), found.next()) {
-            (None, _) => Err(CancelError::Unknown),
-            (Some(_), Some(_)) => Err(CancelError::Ambiguous),
-            (Some((id, request)), None) => Ok((*id, Arc::clone(request))),
+        let by_run = requests.iter().filter(|(run_id, _)| run_id.to_string().starts_with(&prefix));
+        let by_request = requests.iter().filter(|(_, held)| held.request_id().as_str() == id);
+        let mut found = by_run.take(2).collect::<Vec<_>>();
+        if found.is_empty() {
+            found.extend(by_request.take(2));
         }
+        match found.as_slice() {
+            [] => Err(CancelError::Unknown),
+            [(run_id, request)] => Ok((**run_id, Arc::clone(request))),
+            _ => Err(CancelError::Ambiguous { id: id.to_owned() }),
+        }
+    }
+
+    /// Returns the request of this run.
+    pub(crate) fn of(&self, run_id: RunId) -> Option<Arc<Request>> {
+        self.lock().get(&run_id).cloned()
     }
 
     /// Counts them.
@@ -97,17 +113,23 @@ impl Live {
 }
 
 /// Why a request cannot be cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CancelError {
     /// Nothing under way has this id.
-    #[error("no such run is under way: it may have ended, which `iop runs show` tells")]
+    #[error("no such run is under way")]
     Unknown,
     /// Several do.
-    #[error("several runs under way begin like this: give more of the id")]
-    Ambiguous,
+    #[error("`{id}` is the beginning, or the request id, of several runs: send a whole run id")]
+    Ambiguous {
+        /// What was asked for.
+        id: String,
+    },
     /// Its client has its end, and its provider is being waited for.
-    #[error("the run has ended already: only its provider is still being waited for")]
-    Over,
+    #[error("run {run_id} has ended already: only its provider is still being waited for")]
+    Over {
+        /// The run.
+        run_id: RunId,
+    },
 }
 
 /// Returns how often to look for clients that do not read: often enough to be late by an eighth of

@@ -33,13 +33,15 @@ mod upload;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Version;
 use http_body::Frame;
-use iop_dispatch::{Deadlines, IdleRule, Policy, Spec};
+use iop_dispatch::{Deadlines, IdleRule, Phase, Policy, Spec};
 use iop_net::accept::Peer;
+use iop_store::{AttemptRecord, Receipt};
+use iop_types::RequestId;
 
 pub(crate) use self::answer::Head;
 pub(crate) use self::call::{Call, Original, Payload};
@@ -47,6 +49,7 @@ pub(crate) use self::client::{Attendance, RelayBody};
 use self::state::State;
 pub(crate) use self::upload::{Incoming, Limits, Stop, Upload};
 use crate::core::Core;
+use crate::history;
 
 /// The body of a relayed answer ended without its regular end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +62,18 @@ pub(crate) struct Request {
     call: Call,
     peer: Peer,
     state: Mutex<State>,
+}
+
+/// How far a request has come.
+pub(crate) struct Progress {
+    /// What history was told at receipt.
+    pub(crate) receipt: Receipt,
+    /// Where it stands.
+    pub(crate) phase: Phase,
+    /// Time since its receipt.
+    pub(crate) age: Duration,
+    /// Every attempt so far.
+    pub(crate) attempts: Vec<AttemptRecord>,
 }
 
 impl Request {
@@ -173,6 +188,22 @@ impl Request {
         // A connection of HTTP/2 has other streams; there the broken body ends this one.
         if has_stalled && self.call.version < Version::HTTP_2 {
             self.peer.abort();
+        }
+    }
+
+    /// Returns what its client's answer carries as `x-request-id`.
+    pub(crate) fn request_id(&self) -> &RequestId {
+        &self.call.receipt.request_id
+    }
+
+    /// Tells how far it has come.
+    pub(crate) fn progress(&self) -> Progress {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Progress {
+            receipt: self.call.receipt.clone(),
+            phase: state.machine.phase(),
+            age: crate::now().saturating_duration_since(self.call.received),
+            attempts: state.machine.attempts().iter().map(history::attempt).collect(),
         }
     }
 

@@ -86,15 +86,14 @@ impl EdgeHistory {
         self.file()?.read(move |connection| read::list(connection, &query)).await
     }
 
-    /// Returns one run by its id or by a beginning of it that no other has.
+    /// Returns one run by its id, by a beginning of it that no other has, or by its whole request id.
     ///
     /// # Errors
     /// Fails when there is none, when there are several, and when the file cannot be read.
     pub async fn find(&self, id: &str) -> Result<Run, FindError> {
-        let id = id.to_ascii_lowercase();
-        let prefix = id.clone();
-        let mut found =
-            self.file()?.read(move |connection| read::find(connection, &prefix)).await?;
+        let id = id.to_owned();
+        let asked = id.clone();
+        let mut found = self.file()?.read(move |connection| read::find(connection, &asked)).await?;
         match (found.pop(), found.is_empty()) {
             (Some(run), true) => Ok(run),
             (Some(_), false) => Err(FindError::Ambiguous { id }),

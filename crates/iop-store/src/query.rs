@@ -42,13 +42,13 @@ pub struct ReadError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
     /// No run has such an id.
-    #[error("no run `{id}` in history")]
+    #[error("no run `{id}` is known: send a run id, a beginning of one, or a whole request id")]
     Unknown {
         /// What was asked for.
         id: String,
     },
-    /// Several runs have ids that begin like this.
-    #[error("`{id}` is the beginning of several run ids: write more of it")]
+    /// Several runs have ids that begin like this, or this request id.
+    #[error("`{id}` is the beginning, or the request id, of several runs: send a whole run id")]
     Ambiguous {
         /// What was asked for.
         id: String,

@@ -221,6 +221,7 @@ async fn a_run_is_found_by_any_beginning_that_is_its_own() {
     let found = history.find("01890000-0000-7000-8000-0000000000A").await.expect("found");
     assert_eq!(found.receipt.run_id, id("a1"));
     assert!(matches!(history.find("0189").await, Err(FindError::Ambiguous { .. })));
+    assert!(matches!(history.find("req_1").await, Err(FindError::Ambiguous { .. })));
     assert!(matches!(history.find("").await, Err(FindError::Ambiguous { .. })));
     for unknown in ["ff", "%", "_", "' OR 1=1 --", "g", "\u{10ffff}"] {
         assert!(matches!(history.find(unknown).await, Err(FindError::Unknown { .. })), "{unknown}");

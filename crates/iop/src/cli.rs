@@ -267,7 +267,7 @@ pub(crate) enum Runs {
     },
     /// Show one run with all its attempts
     Show {
-        /// Its id, or the beginning of it
+        /// Its id, the beginning of it, or its request id (`x-request-id`)
         id: String,
         /// How the Edge is asked.
         #[command(flatten)]
@@ -278,7 +278,7 @@ pub(crate) enum Runs {
         after_help = "Its client gets the error `cancelled`, or sees its stream end with it."
     )]
     Cancel {
-        /// Its id, or the beginning of it
+        /// Its id, the beginning of it, or its request id (`x-request-id`)
         id: String,
         /// How the Edge is asked.
         #[command(flatten)]

@@ -35,7 +35,7 @@ fn the_smallest_share_in_use_wins() {
     let permits: Vec<_> = (0..6).map(|_| edge.permit("r")).collect();
     assert_eq!(names(&permits), ["a", "b", "b", "a", "b", "b"]);
     assert!(permits[..4].iter().all(|permit| permit.candidate().why == Why::LeastLoaded));
-    assert_eq!(permits[4].candidate().why, Why::OnlyCandidate, "`a` was full");
+    assert_eq!(permits[4].candidate().why, Why::OnlyOneFit, "`a` was full");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use iop_admission::ProviderId;
 use iop_config::Mode;
-use iop_store::{Health, Run};
+use iop_store::Health;
 use iop_types::{
     Generation, HealthEvidence, InstanceId, NodeId, ProviderKey, ProviderState, RouteName, Target,
 };
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::core::Core;
 use crate::edge::VERSION;
+use crate::relay::Progress;
 
 /// The whole Edge at a glance.
 #[derive(Debug, Serialize)]
@@ -326,7 +327,49 @@ impl From<ProviderId> for Server {
 /// Requests, newest first.
 #[derive(Debug, Serialize)]
 pub(super) struct Runs {
-    pub(super) runs: Vec<Run>,
+    runs: Vec<Run>,
+}
+
+/// A request as history has it and, while it is under way, as it stands.
+#[derive(Debug, Serialize)]
+pub(super) struct Run {
+    #[serde(flatten)]
+    run: iop_store::Run,
+    /// `queued`, `sent`, `streaming`, or `ended` while only its provider is waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_ms: Option<u64>,
+}
+
+impl Run {
+    /// Adds what is known of a run that has not ended.
+    pub(super) fn of(core: &Core, run: iop_store::Run) -> Self {
+        if run.terminal.is_none()
+            && let Some(request) = core.live.of(run.receipt.run_id)
+        {
+            return Self::from(request.progress());
+        }
+        Self { run, state: None, age_ms: None }
+    }
+}
+
+impl From<Progress> for Run {
+    fn from(progress: Progress) -> Self {
+        let run = iop_store::Run {
+            receipt: progress.receipt,
+            queued_ms: None,
+            attempts: progress.attempts,
+            terminal: None,
+            usage: None,
+        };
+        let age_ms = u64::try_from(progress.age.as_millis()).unwrap_or(u64::MAX);
+        Self { run, state: Some(progress.phase.as_str()), age_ms: Some(age_ms) }
+    }
+}
+
+pub(super) fn runs(core: &Core, runs: Vec<iop_store::Run>) -> Runs {
+    Runs { runs: runs.into_iter().map(|run| Run::of(core, run)).collect() }
 }
 
 /// RFC 3339 in UTC with milliseconds, as history has it.

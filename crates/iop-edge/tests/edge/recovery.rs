@@ -462,7 +462,17 @@ async fn an_operator_ends_a_run_that_waits_or_has_no_head() {
             None => None,
         };
         let id = run_at_work(&world).await;
-        let (status, answer) = cancel(&world, &id).await;
+        // Its request id means the same, and where it stands is shown.
+        let shown = world.admin(&format!("/api/v1/runs/{id}")).await;
+        assert_eq!(shown["state"], if is_queued { "queued" } else { "sent" });
+        assert!(shown["age_ms"].is_u64(), "{shown}");
+        let sent = shown["attempts"].as_array().unwrap();
+        assert_eq!(sent.len(), usize::from(!is_queued), "{shown}");
+        assert!(sent.iter().all(|attempt| attempt["sent_ms"].is_u64()), "{shown}");
+        let request_id = shown["request_id"].as_str().unwrap();
+        let same = world.admin(&format!("/api/v1/runs/{request_id}")).await;
+        assert_eq!(same["run_id"], *id);
+        let (status, answer) = cancel(&world, request_id).await;
         assert_eq!((status, &answer), (200, &json!({ "run_id": id, "cancelled": true })));
         refused(&mut client, 499, "cancelled").await;
         if let Some(taken) = taken {
@@ -481,7 +491,9 @@ async fn an_operator_ends_a_run_that_waits_or_has_no_head() {
         .await;
         assert_eq!(run["terminal"]["kind"], "cancelled");
         assert_eq!(run["terminal"]["code"], "cancelled");
-        assert_eq!(cancel(&world, &id).await.0, 404, "it is over");
+        let (status, answer) = cancel(&world, &id).await;
+        let said = format!("run {id} has ended: cancelled cancelled");
+        assert_eq!((status, &answer["error"]["message"]), (404, &json!(said)));
     }
 }
 
@@ -515,7 +527,9 @@ async fn an_operator_ends_a_run_in_the_middle_of_its_answer() {
         assert_eq!(taken.cancelled().await, CancelReason::Operator);
         world.idle().await;
         assert_eq!(world.last_run().await["terminal"]["kind"], "cancelled");
-        assert_eq!(cancel(&world, "nonsense").await.0, 404);
+        let (status, answer) = cancel(&world, "nonsense").await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 404 && message.starts_with("no run `nonsense` is known"), "{message}");
 
         // Ids of one moment begin alike: which of the two is meant must be said.
         let clients = [world.chat(&to("r")).await, world.chat(&to("r")).await];

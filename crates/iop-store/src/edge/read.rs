@@ -26,19 +26,29 @@ pub(super) fn list(connection: &Connection, query: &Query) -> rusqlite::Result<V
     Ok(runs)
 }
 
-/// Returns the runs whose ids begin like this, at most two.
-pub(super) fn find(connection: &Connection, prefix: &str) -> rusqlite::Result<Vec<Run>> {
-    let Some((first, last)) = id_range(prefix) else { return Ok(Vec::new()) };
+/// Returns the runs whose ids begin like this or, if there are none, whose request id this is: at most
+/// two.
+pub(super) fn find(connection: &Connection, id: &str) -> rusqlite::Result<Vec<Run>> {
     let transaction = connection.unchecked_transaction()?;
-    let filter = || {
-        let mut filter = Filter::default();
-        filter.add("run_id BETWEEN ? AND ?", [Value::Blob(first.into()), Value::Blob(last.into())]);
-        filter
+    let select = |clause: &str, values: &[Value]| -> rusqlite::Result<Vec<Run>> {
+        let filter = || {
+            let mut filter = Filter::default();
+            filter.add(clause, values.iter().cloned());
+            filter
+        };
+        let mut runs = filter().select(&transaction, "runs", 2, ended)?;
+        runs.extend(filter().select(&transaction, "at_work", 2, at_work)?);
+        runs.truncate(2);
+        Ok(runs)
     };
-    let mut runs = filter().select(&transaction, "runs", 2, ended)?;
-    runs.extend(filter().select(&transaction, "at_work", 2, at_work)?);
-    runs.truncate(2);
-    Ok(runs)
+    if let Some((first, last)) = id_range(&id.to_ascii_lowercase()) {
+        let range = [Value::Blob(first.into()), Value::Blob(last.into())];
+        let runs = select("run_id BETWEEN ? AND ?", &range)?;
+        if !runs.is_empty() {
+            return Ok(runs);
+        }
+    }
+    select("request_id = ?", &[Value::Text(id.to_owned())])
 }
 
 /// Conditions that must all hold.
@@ -78,7 +88,7 @@ impl Filter {
         filter
     }
 
-    fn add<const N: usize>(&mut self, clause: &str, values: [Value; N]) {
+    fn add(&mut self, clause: &str, values: impl IntoIterator<Item = Value>) {
         self.clauses.push_str(if self.clauses.is_empty() { "WHERE " } else { " AND " });
         self.clauses.push_str(clause);
         self.values.extend(values);
