@@ -21,8 +21,13 @@ use tokio::time::Instant;
 
 use crate::server::Server;
 
-/// A list of models with all that servers tell of each; the answer with one token is far shorter.
-const MAX_BODY: usize = 8 << 20;
+/// What a look reads of a list: as much as is read when the targets are discovered, so that nothing is
+/// missing from it.
+const MAX_LIST: usize = 8 << 20;
+/// What it reads of the answer with one token, which may be a vector: 10,000 numbers take 200 KiB.
+const MAX_TOKEN: usize = 1 << 20;
+/// What it reads of the reason why a server is not well.
+const MAX_REASON: usize = 64 << 10;
 
 /// What one question showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +108,7 @@ pub(crate) async fn health(server: &Server, path: &str) -> Finding {
         // A page for people at this path is not the engine speaking.
         status if status.is_success() && !is_html(&head.headers) => Finding::Good,
         // llama.cpp says 503 while it loads, which is no illness.
-        StatusCode::SERVICE_UNAVAILABLE => match call.body(MAX_BODY).await {
+        StatusCode::SERVICE_UNAVAILABLE => match call.body(MAX_REASON).await {
             Ok(body) if says_loading(&body) => Finding::Nothing,
             Ok(_) | Err(_) => Finding::Bad,
         },
@@ -119,7 +124,7 @@ pub(crate) async fn listing(
     has: impl FnOnce(&[u8]) -> Option<bool>,
 ) -> Finding {
     let mut call = server.get(path);
-    match answer(&mut call).await {
+    match answer(server, &mut call, MAX_LIST).await {
         Ok((head, _)) if !head.status.is_success() => Finding::Nothing,
         Ok((_, body)) => match has(&body) {
             Some(true) => Finding::Good,
@@ -143,7 +148,7 @@ pub(crate) async fn token(
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let (path, body) = (path.to_owned(), Body::Full(Bytes::from(body)));
     let mut call = server.aside(Request { method: Method::POST, path, headers, body });
-    match answer(&mut call).await {
+    match answer(server, &mut call, MAX_TOKEN).await {
         Ok((head, body)) if head.status.is_success() => {
             Ok(if has(&body) { Finding::Good } else { Finding::Nothing })
         }
@@ -158,9 +163,13 @@ pub(crate) async fn token(
 /// The server does not take this operation for this target.
 pub(crate) struct Unsuited;
 
-async fn answer(call: &mut Call) -> Result<(Head, Bytes), CallError> {
+async fn answer(
+    server: &Server,
+    call: &mut Call,
+    limit: usize,
+) -> Result<(Head, Bytes), CallError> {
     let head = call.head().await?;
-    let body = call.body(MAX_BODY).await?;
+    let body = server.gather(call, limit).await?;
     Ok((head, body))
 }
 
@@ -176,6 +185,7 @@ const fn lost(error: &CallError) -> Finding {
         | CallError::RequestBody { .. }
         | CallError::Malformed { .. }
         | CallError::TooLarge { .. }
+        | CallError::OverBudget { .. }
         | CallError::Ended { .. } => Finding::Nothing,
     }
 }

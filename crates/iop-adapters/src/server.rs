@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use iop_execution::{CallError, Connections, DiscoverError};
 use iop_net::http::{Body, Call, Endpoint, Head, Options, Pool, Request};
-use iop_net::memory::Budget;
+use iop_net::memory::{Budget, Gathering};
 use iop_types::{ErrorCode, Failure};
 
 pub(crate) use self::exchange::Exchange;
@@ -34,6 +34,9 @@ use crate::settings::ProviderSettings;
 
 /// An error body is read up to here; it is a sentence or two, or a page of HTML.
 const MAX_ERROR: usize = 64 << 10;
+/// An answer to a question that is read without being paid for. The lists of most servers are far
+/// smaller, and a provider is asked few questions at once.
+const SMALL: usize = 64 << 10;
 /// How long an error body may take once its head is there.
 const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -89,6 +92,16 @@ impl Server {
     /// Pays for bodies that are held whole.
     pub(crate) const fn memory(&self) -> &Budget {
         &self.memory
+    }
+
+    /// Reads the rest of an answer to a question, such as a list. Only one larger than [`SMALL`] is
+    /// paid for, until its bytes are dropped: a node that is full still sees that its servers are there.
+    pub(crate) async fn gather(
+        &self,
+        call: &mut Call,
+        limit: usize,
+    ) -> Result<Bytes, iop_net::http::CallError> {
+        call.gather(limit, Gathering::beyond(SMALL, &self.memory)).await
     }
 
     /// Begins an execution that sends JSON and reads its answer as plain bytes. The body is a copy of

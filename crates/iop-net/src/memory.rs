@@ -151,12 +151,20 @@ impl Drop for Share {
 pub struct Gathering {
     bytes: Vec<u8>,
     share: Share,
+    /// Up to this size the share stays empty.
+    free: usize,
 }
 
 impl Gathering {
     /// Begins an empty body.
     pub fn new(budget: &Budget) -> Self {
-        Self { bytes: Vec::new(), share: budget.share() }
+        Self::beyond(0, budget)
+    }
+
+    /// Begins an empty body that is paid for only if it becomes larger than `free` bytes, so that a full
+    /// budget stops nothing small. Whoever uses it sees to it that there are few at once.
+    pub fn beyond(free: usize, budget: &Budget) -> Self {
+        Self { bytes: Vec::new(), share: budget.share(), free }
     }
 
     /// Returns the bytes so far.
@@ -178,7 +186,9 @@ impl Gathering {
         let capacity = self.bytes.capacity();
         if needed > capacity {
             let target = needed.max(capacity * 2);
-            self.share.cover(target)?;
+            if target > self.free {
+                self.share.cover(target)?;
+            }
             self.bytes.reserve_exact(target - self.bytes.len());
         }
         self.bytes.extend_from_slice(part);
@@ -268,6 +278,18 @@ mod tests {
         let whole = body.finish();
         assert_eq!(whole, "0123456789ab");
         drop(whole);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_body_that_is_free_while_it_is_small_is_paid_for_as_a_whole_once_it_is_not() {
+        let budget = Budget::new(24);
+        let mut body = Gathering::beyond(10, &budget);
+        body.append(b"0123456789").unwrap();
+        assert_eq!(budget.used(), 0);
+        body.append(b"ab").unwrap();
+        assert_eq!(budget.used(), 20);
+        drop(body);
         assert_eq!(budget.used(), 0);
     }
 }

@@ -78,7 +78,8 @@ impl Ollama {
             }
             _ => return Err(DiscoverError::Unusable(format!("GET {path} answered {status}"))),
         }
-        let body = call.body(MAX_LIST).await.map_err(|error| unreachable_by(&error))?;
+        let body = self.server.gather(&mut call, MAX_LIST).await;
+        let body = body.map_err(|error| unreachable_by(&error))?;
         let names = read_model_names(&body)
             .map_err(|error| DiscoverError::Unusable(format!("GET {path}: {error}")))?;
         Ok(names.into_iter().map(Target::from).collect())

@@ -46,7 +46,8 @@ impl OpenaiCompat {
                 return Err(DiscoverError::Unusable(format!("GET /v1/models answered {status}")));
             }
         }
-        let body = call.body(MAX_LIST).await.map_err(|error| unreachable_by(&error))?;
+        let body = self.server.gather(&mut call, MAX_LIST).await;
+        let body = body.map_err(|error| unreachable_by(&error))?;
         read_models(&body)
             .map_err(|error| DiscoverError::Unusable(format!("GET /v1/models: {error}")))
     }

@@ -51,6 +51,10 @@ pub(crate) fn failure_of(error: &CallError) -> Failure {
         CallError::TooLarge { limit, .. } => {
             (ErrorCode::ProviderError, format!("the provider's answer exceeds {limit} bytes"))
         }
+        CallError::OverBudget { source, .. } => (
+            ErrorCode::OverMemoryBudget,
+            format!("the provider's answer does not fit the node: {source}"),
+        ),
         CallError::Ended { .. } => {
             (ErrorCode::ProviderError, "the call to the provider had already ended".to_owned())
         }
@@ -71,6 +75,7 @@ const fn is_lost(error: &CallError) -> bool {
         | CallError::RequestBody { .. }
         | CallError::Malformed { .. }
         | CallError::TooLarge { .. }
+        | CallError::OverBudget { .. }
         | CallError::Ended { .. } => false,
     }
 }

@@ -72,7 +72,7 @@ impl Vllm {
             if head.status != StatusCode::OK {
                 return None;
             }
-            queue::read(&call.body(MAX_METRICS).await.ok()?)
+            queue::read(&self.api.server.gather(&mut call, MAX_METRICS).await.ok()?)
         };
         tokio::time::timeout(METRICS_PATIENCE, asking).await.ok()?
     }

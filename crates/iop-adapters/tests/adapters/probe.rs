@@ -4,14 +4,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iop_adapters::Forced;
+use iop_adapters::{Forced, Tools};
 use iop_execution::{Body, Look, ProbeOutcome, Provider};
+use iop_net::memory::Budget;
 use iop_testkit::script::Script;
 use iop_testkit::{ScriptedOllama, ScriptedProvider, answer};
 use iop_types::{AdapterType, RunKind};
 use serde_json::json;
 
-use crate::support::{adapter, built, look_at, run, settings, tunnel, tunnel_request};
+use crate::support::{adapter, built, look_at, run, settings, tools, tunnel, tunnel_request};
 
 const MODELS: &str = "/v1/models";
 const CHAT: &str = "/v1/chat/completions";
@@ -299,4 +300,47 @@ async fn no_token_is_asked_of_ollama_where_that_is_not_allowed() {
         assert_eq!(examined(&adapter, look).await, ProbeOutcome::Unknown);
         assert_eq!(generations(&ollama), 0);
     }
+}
+
+/// A list of 8 MB, the target last.
+fn long_list() -> Script {
+    let mut list = r#"{"data":["#.to_owned();
+    while list.len() < 7_900_000 {
+        list.push_str(r#"{"id":"one of many models","object":"model","owned_by":"lab"},"#);
+    }
+    list.push_str(r#"{"id":"m"}]}"#);
+    answer::sized(200, "application/json", list)
+}
+
+#[tokio::test]
+async fn what_is_read_of_a_long_list_is_paid_for_and_given_back() {
+    let lab = server(well, long_list, one_token).await;
+    for (limit, has_room) in [(32 << 20, true), (1 << 20, false)] {
+        let memory = Budget::new(limit);
+        let tools = Tools { memory: memory.clone(), ..tools() };
+        let adapter = iop_adapters::build(&settings(&lab.endpoint()), &tools).unwrap();
+        let within = Duration::from_secs(10);
+        let look = Look { may_generate: false, within, ..look_at("other") };
+        let outcome = adapter.probe().unwrap().probe(look).await;
+        // What could not be read speaks neither for the target nor against it.
+        let expected = if has_room { ProbeOutcome::Unavailable } else { ProbeOutcome::Unknown };
+        assert_eq!(outcome, expected);
+        let looked = memory.stats();
+        assert_eq!(adapter.discover().await.is_ok(), has_room);
+        let stats = memory.stats();
+        assert!(stats.peak <= limit && stats.peak >= 512 << 10, "{stats:?}");
+        assert_eq!((looked.used, stats.used), (0, 0));
+        assert_eq!((looked.refused, stats.refused), if has_room { (0, 0) } else { (1, 2) });
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_holds_all_it_may_still_sees_its_servers() {
+    let lab = server(well, has("m"), one_token).await;
+    let memory = Budget::new(0);
+    let tools = Tools { memory: memory.clone(), ..tools() };
+    let adapter = iop_adapters::build(&settings(&lab.endpoint()), &tools).unwrap();
+    assert_eq!(adapter.probe().unwrap().probe(look_at("m")).await, ProbeOutcome::Available);
+    assert_eq!(adapter.discover().await.unwrap().targets, ["m".into()]);
+    assert_eq!(memory.stats().refused, 0);
 }

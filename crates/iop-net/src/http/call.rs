@@ -16,6 +16,7 @@ use super::body::Outgoing;
 use super::lane::{Lane, Responding, peek};
 use super::pool::{Connection, Inner};
 use super::{Body, CallError, Cut, Phase, Request, Sending};
+use crate::memory::Gathering;
 
 /// The head of a provider's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +111,8 @@ impl Call {
         Poll::Ready(outcome)
     }
 
-    /// Reads the rest of the body into memory, at most `limit` bytes.
+    /// Reads the rest of the body into memory, at most `limit` bytes. Nobody pays for these; for more
+    /// than a small body there is [`Self::gather`].
     ///
     /// # Errors
     /// The response is incomplete or larger. The connection ends as after a failed [`Self::head`].
@@ -125,6 +127,26 @@ impl Call {
             whole.extend_from_slice(&data);
         }
         Ok(whole.freeze())
+    }
+
+    /// Reads the rest of the body into `body`, which pays for it; at most `limit` bytes.
+    ///
+    /// # Errors
+    /// The response is incomplete, larger, or more than the budget has room for. The connection ends
+    /// as after a failed [`Self::head`].
+    pub async fn gather(&mut self, limit: usize, mut body: Gathering) -> Result<Bytes, CallError> {
+        while let Some(frame) = self.frame().await? {
+            let Frame::Data(data) = frame else { continue };
+            if body.len() + data.len() > limit {
+                self.fail();
+                return Err(CallError::TooLarge { authority: self.authority(), limit });
+            }
+            if let Err(source) = body.append(&data) {
+                self.fail();
+                return Err(CallError::OverBudget { authority: self.authority(), source });
+            }
+        }
+        Ok(body.finish())
     }
 
     /// Says how far the call has got.

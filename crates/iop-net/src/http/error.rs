@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::BodyLost;
+use crate::memory::OverBudget;
 
 /// How far a call has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +159,14 @@ pub enum CallError {
         /// The reader's limit.
         limit: usize,
     },
+    /// The host holds too many bodies to hold this one as well.
+    #[error("response of `{authority}` cannot be held: {source}")]
+    OverBudget {
+        /// The provider's `host:port`.
+        authority: Arc<str>,
+        /// What the host may hold.
+        source: OverBudget,
+    },
     /// The call was cancelled or has ended before.
     #[error("the call to `{authority}` has ended")]
     Ended {
@@ -180,6 +189,7 @@ impl CallError {
             | Self::Malformed { .. }
             | Self::Truncated { .. }
             | Self::TooLarge { .. }
+            | Self::OverBudget { .. }
             | Self::Ended { .. } => false,
         }
     }
