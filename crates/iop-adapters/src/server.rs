@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
-use iop_execution::{CallError, Connections, DiscoverError};
+use iop_execution::{CallError, Connections, DiscoverError, Outlet};
 use iop_net::http::{Body, Call, Endpoint, Head, Options, Pool, Request};
 use iop_net::memory::{Budget, Gathering};
 use iop_types::{ErrorCode, Failure};
@@ -138,9 +138,14 @@ impl Server {
     }
 
     /// Reads the server's reason for refusing an execution.
-    pub(crate) async fn refusal(&self, mut exchange: Exchange<'_>, head: &Head) -> CallError {
+    pub(crate) async fn refusal<T>(
+        &self,
+        mut exchange: Exchange<'_>,
+        head: &Head,
+        outlet: &mut dyn Outlet<T>,
+    ) -> CallError {
         let status = head.status.as_u16();
-        match tokio::time::timeout(ERROR_PATIENCE, exchange.body(MAX_ERROR)).await {
+        match tokio::time::timeout(ERROR_PATIENCE, exchange.body(MAX_ERROR, outlet)).await {
             Ok(Err(CallError::Cancelled)) => CallError::Cancelled,
             Ok(Ok(body)) => {
                 CallError::Failed(refused(status, &head.headers, &body, &self.redactor))
@@ -148,7 +153,7 @@ impl Server {
             // The status says enough where the body does not arrive.
             Ok(Err(CallError::Failed(_) | CallError::Abandoned(_))) | Err(_) => {
                 let failure = refused(status, &head.headers, b"", &self.redactor);
-                exchange.give_up(failure).await
+                exchange.give_up(outlet, failure).await
             }
         }
     }

@@ -120,6 +120,10 @@ where
         let now = (self.clock)();
         self.shared.lock().control.vitals.note_sent(sent, now);
     }
+
+    fn note_outcome(&mut self) {
+        self.shared.lock().control.vitals.note_outcome();
+    }
 }
 
 /// Stops an emission and tells what is known of its call. Clones are handles of the same fence.

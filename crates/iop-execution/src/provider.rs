@@ -147,6 +147,10 @@ pub trait Outlet<T>: Send {
     fn note_sent(&mut self, sent: Sent) {
         let _ = sent;
     }
+
+    /// Notes that the call's outcome is known and only the provider's end is awaited, for a time that
+    /// the adapter bounds: from here on its silence means nothing.
+    fn note_outcome(&mut self) {}
 }
 
 impl<T> dyn Outlet<T> + '_ {

@@ -31,6 +31,8 @@ pub struct Vitals {
     has_begun: bool,
     awaits_edge: bool,
     awaits_credit: bool,
+    /// What comes of the call is known, and only the provider's end is awaited.
+    has_outcome: bool,
     handed_over: Option<Instant>,
     first_progress: Option<Instant>,
     last_progress: Option<Instant>,
@@ -67,6 +69,16 @@ impl Vitals {
         if self.runs() {
             self.silence.resume(now);
         }
+    }
+
+    /// What comes of the call is known: nothing is expected of the provider but its end.
+    pub const fn note_outcome(&mut self) {
+        self.has_outcome = true;
+    }
+
+    /// Says whether it is known what comes of the call, so that no silence is judged any more.
+    pub const fn has_outcome(&self) -> bool {
+        self.has_outcome
     }
 
     /// Says whether the call waits for room downstream.

@@ -21,6 +21,9 @@
 //! provider's health. Close grace and probe run side by side; the join lasts as long as the longer.
 //! What a probe finds changes nothing but the evidence in the terminal.
 //!
+//! A call whose outcome is known ([`Vitals::has_outcome`]) and that waits for its provider's end only is
+//! claimed no more: its adapter bounds that wait.
+//!
 //! **Precedence.** Everything that has happened by the same instant comes in together, as one
 //! [`Seen`], and is judged in this order: disconnect, hard deadline, cancel, the provider's terminal,
 //! silence. After the claim the end stays `response_stalled`: the provider's terminal counts as its
@@ -257,9 +260,12 @@ impl Watchdog {
         }
     }
 
-    /// Claims a provider that is silent for too long, unless it has returned.
+    /// Claims a provider that is silent for too long, unless it has returned or said all that matters.
     fn claim(&mut self, now: Instant, vitals: &Vitals, orders: &mut Orders) {
         let (Part::Running, Ending::Watching) = (self.part, self.end) else { return };
+        if vitals.has_outcome() {
+            return;
+        }
         let silent = vitals.silent_at(now);
         let no_head_for = self.first_response(vitals).filter(|(_, due)| *due <= now);
         let (timeout, silent) = match no_head_for {
@@ -309,6 +315,7 @@ impl Watchdog {
             Part::Running | Part::Settled(_) => None,
         };
         let (own, stands_still) = match self.end {
+            Ending::Watching if vitals.has_outcome() => ([None; 3], false),
             Ending::Watching => {
                 let stall = vitals.silent_for(self.rules.stall);
                 let head = self.first_response(vitals).map(|(_, due)| due);

@@ -51,7 +51,7 @@ impl Commands for Ollama {
             let mut exchange = Exchange::new(self.server.aside(request), cancelled);
             let head = exchange.head(outlet).await?;
             if !head.status.is_success() {
-                return Err(self.server.refusal(exchange, &head).await);
+                return Err(self.server.refusal(exchange, &head, outlet).await);
             }
             match operation {
                 OllamaOperation::Version
@@ -59,14 +59,14 @@ impl Commands for Ollama {
                 | OllamaOperation::Ps
                 | OllamaOperation::Show => {
                     if let Err(failure) = json(content_type(&head)) {
-                        return Err(exchange.give_up(failure).await);
+                        return Err(exchange.give_up(outlet, failure).await);
                     }
-                    let answer = exchange.body(MAX_ANSWER).await?;
+                    let answer = exchange.body(MAX_ANSWER, outlet).await?;
                     put_object(exchange, answer, outlet).await
                 }
                 // Both answer with nothing but their status.
                 OllamaOperation::Copy | OllamaOperation::Delete => {
-                    exchange.body(MAX_ANSWER).await?;
+                    exchange.body(MAX_ANSWER, outlet).await?;
                     put_object(exchange, Bytes::from_static(b"{}"), outlet).await
                 }
                 OllamaOperation::Pull => self.follow(exchange, outlet).await,
@@ -100,7 +100,7 @@ impl Ollama {
                     }
                     Err(failure) => {
                         let failure = self.server.redactor().redact(failure);
-                        return Err(exchange.give_up(failure).await);
+                        return Err(exchange.give_up(outlet, failure).await);
                     }
                 }
             }

@@ -41,11 +41,11 @@ impl Ollama {
         let mut exchange = Exchange::new(call, cancelled);
         let head = exchange.head(outlet).await?;
         if !head.status.is_success() {
-            return Err(self.refusal(exchange, &head, prepared.path).await);
+            return Err(self.refusal(exchange, &head, prepared.path, outlet).await);
         }
         let redactor = self.server.redactor();
         if let Err(failure) = check_form(&head) {
-            return Err(exchange.give_up(redactor.redact(failure)).await);
+            return Err(exchange.give_up(outlet, redactor.redact(failure)).await);
         }
         exchange.emit(outlet, EventKind::Start.into()).await?;
         let ended = match prepared.reading {
@@ -82,13 +82,19 @@ impl Ollama {
 
     /// Reads why the server refused. A 404 without an error object is not about the model: such a
     /// server has no such path.
-    async fn refusal(&self, exchange: Exchange<'_>, head: &Head, path: &str) -> CallError {
+    async fn refusal(
+        &self,
+        exchange: Exchange<'_>,
+        head: &Head,
+        path: &str,
+        outlet: &mut dyn Outlet<Event>,
+    ) -> CallError {
         let knows_path = head.status.as_u16() != 404 || is_json(head);
         let unknown = |failure: Failure| {
             let message = format!("the provider has no POST {path}: update Ollama");
             Failure { message, ..failure }
         };
-        match self.server.refusal(exchange, head).await {
+        match self.server.refusal(exchange, head, outlet).await {
             CallError::Failed(failure) if !knows_path => CallError::Failed(unknown(failure)),
             CallError::Abandoned(failure) if !knows_path => CallError::Abandoned(unknown(failure)),
             error => error,

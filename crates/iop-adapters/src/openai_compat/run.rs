@@ -35,7 +35,7 @@ impl OpenaiCompat {
         let mut exchange = Exchange::new(call, cancelled);
         let head = exchange.head(outlet).await?;
         if !head.status.is_success() {
-            return Err(self.server.refusal(exchange, &head).await);
+            return Err(self.server.refusal(exchange, &head, outlet).await);
         }
         let answer = match (form_of(&head), reading) {
             (Ok(Form::Stream), Reading::Text(kind)) => {
@@ -49,10 +49,10 @@ impl OpenaiCompat {
             }
             (Ok(Form::Stream), Reading::Embeddings { .. }) => {
                 let failure = unexpected("content type", b"text/event-stream");
-                return Err(exchange.give_up(failure).await);
+                return Err(exchange.give_up(outlet, failure).await);
             }
             (Err(failure), _) => {
-                return Err(exchange.give_up(redactor.redact(failure)).await);
+                return Err(exchange.give_up(outlet, redactor.redact(failure)).await);
             }
         };
         Ok(Completion { finish: answer.finish, usage: answer.usage })

@@ -10,6 +10,9 @@
 //! Until the provider has its whole request, every poll tells the outlet how much it has taken: that
 //! is what a silent provider is told from a slow upload by.
 //!
+//! Once the answer is whole or known to be unusable, the outlet is told so: what is still awaited is the
+//! provider's end, whose time is bounded here.
+//!
 //! How long a cancelled call may take to return is for the caller to bound: dropping the future
 //! drops the exchange, which resets the connection.
 
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use iop_execution::{CallError, Cancelled, Outlet, Sent};
-use iop_net::http::{self, Call, Frame, Head, Sending};
+use iop_net::http::{Call, Frame, Head, Sending};
 use iop_types::Failure;
 
 use super::failure::failure_of;
@@ -52,7 +55,7 @@ impl<'a> Exchange<'a> {
         };
         match head {
             Some(Ok(head)) => Ok(head),
-            Some(Err(error)) => Err(self.fail(&error).await),
+            Some(Err(error)) => Err(self.abandon(outlet, failure_of(&error)).await),
             None => Err(self.wind_up().await),
         }
     }
@@ -75,13 +78,17 @@ impl<'a> Exchange<'a> {
         };
         match frame {
             Some(Ok(frame)) => Ok(frame),
-            Some(Err(error)) => Err(self.fail(&error).await),
+            Some(Err(error)) => Err(self.abandon(outlet, failure_of(&error)).await),
             None => Err(self.wind_up().await),
         }
     }
 
     /// Reads the rest of the body into memory.
-    pub(crate) async fn body(&mut self, limit: usize) -> Result<Bytes, CallError> {
+    pub(crate) async fn body<T>(
+        &mut self,
+        limit: usize,
+        outlet: &mut dyn Outlet<T>,
+    ) -> Result<Bytes, CallError> {
         let body = tokio::select! {
             biased;
             () = &mut *self.cancelled => None,
@@ -89,7 +96,7 @@ impl<'a> Exchange<'a> {
         };
         match body {
             Some(Ok(body)) => Ok(body),
-            Some(Err(error)) => Err(self.fail(&error).await),
+            Some(Err(error)) => Err(self.abandon(outlet, failure_of(&error)).await),
             None => Err(self.wind_up().await),
         }
     }
@@ -113,7 +120,8 @@ impl<'a> Exchange<'a> {
 
     /// Waits for the end of a body that has nothing more to say. However it ends, the answer is
     /// whole; a provider that leaves its body open does not keep it from whoever asked.
-    pub(crate) async fn let_end(&mut self) -> Result<(), CallError> {
+    pub(crate) async fn let_end<T>(&mut self, outlet: &mut dyn Outlet<T>) -> Result<(), CallError> {
+        outlet.note_outcome();
         let call = &mut self.call;
         let rest = async { while let Ok(Some(_)) = call.frame().await {} };
         let ended = tokio::select! {
@@ -125,21 +133,21 @@ impl<'a> Exchange<'a> {
     }
 
     /// Ends a call whose answer cannot be used.
-    pub(crate) async fn give_up(mut self, failure: Failure) -> CallError {
-        self.abandon(failure).await
-    }
-
-    /// Ends a call that failed by itself.
-    async fn fail(&mut self, error: &http::CallError) -> CallError {
-        self.abandon(failure_of(error)).await
+    pub(crate) async fn give_up<T>(
+        mut self,
+        outlet: &mut dyn Outlet<T>,
+        failure: Failure,
+    ) -> CallError {
+        self.abandon(outlet, failure).await
     }
 
     /// Lets the provider end within the grace. Past it the drop resets the connection; the failure is
     /// known either way.
-    async fn abandon(&mut self, failure: Failure) -> CallError {
+    async fn abandon<T>(&mut self, outlet: &mut dyn Outlet<T>, failure: Failure) -> CallError {
         if self.call.has_returned() {
             return CallError::Failed(failure);
         }
+        outlet.note_outcome();
         self.call.cancel();
         match tokio::time::timeout(CLOSE_GRACE, self.call.returned()).await {
             Ok(()) => CallError::Failed(failure),

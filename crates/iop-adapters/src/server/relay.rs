@@ -69,7 +69,7 @@ pub(crate) async fn relay(
     let mut scan = is_plain_event_stream(&head.headers).then(ProgressScan::new);
     let headers = for_client(&head.headers);
     if let Some(failure) = too_large(&headers, "head") {
-        return Err(exchange.give_up(failure).await);
+        return Err(exchange.give_up(outlet, failure).await);
     }
     let head = ResponseHead { status: head.status.as_u16(), headers };
     exchange.emit(outlet, TunnelFrame::Head(head)).await?;
@@ -82,7 +82,7 @@ pub(crate) async fn relay(
             Frame::Trailers(trailers) => {
                 let trailers = for_client(&trailers);
                 if let Some(failure) = too_large(&trailers, "trailers") {
-                    return Err(exchange.give_up(failure).await);
+                    return Err(exchange.give_up(outlet, failure).await);
                 }
                 TunnelFrame::Trailers(trailers)
             }

@@ -43,10 +43,10 @@ pub(crate) async fn read_stream<R: Reader>(
             exchange.emit(outlet, event).await?;
         }
         if let Err(failure) = read {
-            return Err(exchange.give_up(redactor.redact(failure)).await);
+            return Err(exchange.give_up(outlet, redactor.redact(failure)).await);
         }
         if reader.has_ended() {
-            exchange.let_end().await?;
+            exchange.let_end(outlet).await?;
             break;
         }
     }
@@ -68,7 +68,7 @@ pub(crate) async fn read_whole<E>(
     let body = match gather(&mut exchange, outlet, memory).await {
         Ok(body) => body,
         Err(Unread::Ended(error)) => return Err(error),
-        Err(Unread::Unusable(failure)) => return Err(exchange.give_up(failure).await),
+        Err(Unread::Unusable(failure)) => return Err(exchange.give_up(outlet, failure).await),
     };
     let mut events = Vec::new();
     let ended = read(&body, &mut events);

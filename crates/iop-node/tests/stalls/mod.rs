@@ -216,6 +216,27 @@ async fn a_run_ends_with_done_though_its_provider_leaves_the_connection_open() {
     assert!(began.elapsed() < GRACE * 2, "{:?}", began.elapsed());
 }
 
+/// What the provider owes is its end, for which it has longer than for a silence here.
+#[tokio::test]
+async fn a_run_whose_outcome_is_known_is_no_stall_while_its_provider_leaves_the_body_open() {
+    let (rig, lab) = with_lab(3).await;
+    let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    for end in [OnCancel::Stop, OnCancel::Ignore] {
+        lab.once(PATH, move |request| {
+            stream_start(request).on_cancel(end).event(finish).event("[DONE]").hold()
+        });
+        let last = all(rig.send(run(short()), CHAT)).await.pop().unwrap();
+        let Answer::Event(event) = &last else { panic!("{last:?}") };
+        assert!(matches!(event.kind, Some(v1::run_event::Kind::Complete(_))), "{event:?}");
+    }
+    lab.once(PATH, |request| {
+        stream_start(request).on_cancel(OnCancel::Ignore).event("no chunk").hold()
+    });
+    let last = all(rig.send(run(short()), CHAT)).await.pop().unwrap();
+    assert_eq!(failure(&last).code, "provider_error", "{last:?}");
+    rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
+}
+
 /// FC-044.
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_no_stall_of_its_provider() {

@@ -119,3 +119,27 @@ fn the_bound_on_the_head_makes_the_same_claim_and_ends_with_the_head() {
     waiting.advance(10 * limit);
     assert_eq!(waiting.stopped, None, "a head that waits for credit has come");
 }
+
+#[test]
+fn a_call_whose_outcome_is_known_is_claimed_no_more_and_ends_as_it_returns() {
+    let head = |start| Rules { first_response: Some(3 * SECOND), ..plain(start) };
+    for rules in [plain, head] {
+        let mut call = Call::sent_with(rules);
+        call.vitals.note_outcome();
+        call.advance(STALL * 2);
+        assert_eq!((call.end(), call.probed, call.next.at), (None, None, None));
+        call.returned(Ownership::Unconfirmed);
+        assert_eq!(call.end(), Some(End::Own));
+    }
+}
+
+#[test]
+fn a_known_outcome_holds_no_deadline_off() {
+    let mut call =
+        Call::sent_with(|start| Rules { ends_by: Some(start + STALL * 2), ..plain(start) });
+    call.vitals.note_outcome();
+    call.advance(STALL * 2);
+    assert!(call.stopped.is_some());
+    call.returned(Ownership::Confirmed);
+    assert_eq!(call.end(), Some(End::Deadline(Deadline::Whole)));
+}
