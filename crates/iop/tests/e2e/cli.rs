@@ -164,7 +164,10 @@ async fn the_commands_that_ask_an_edge_tell_what_it_did() {
     assert_eq!(json(&["models"]).await["models"][0]["model"], MODEL);
 
     let table = printed(&["runs", "list", "--admin", &admin]).await;
-    assert!(table.contains("RUN") && table.contains(id) && table.contains("16+5"), "{table}");
+    assert!(
+        table.contains("RUN") && table.contains(&id[..13]) && table.contains("16+5"),
+        "{table}"
+    );
     let page = printed(&["runs", "show", id, "--admin", &admin]).await;
     assert!(page.contains("script") && page.contains(MODEL), "{page}");
     assert!(printed(&["models", "--admin", &admin]).await.contains(MODEL));
