@@ -94,11 +94,8 @@ pub(crate) mod text {
 pub(crate) mod optional {
     use std::time::Duration;
 
-    use serde::de::{Deserialize, Deserializer};
+    use serde::de::Deserializer;
     use serde::ser::Serializer;
-
-    #[derive(serde::Deserialize)]
-    struct Wrapped(#[serde(with = "super::text")] Duration);
 
     pub(crate) fn serialize<S: Serializer>(
         value: &Option<Duration>,
@@ -110,10 +107,11 @@ pub(crate) mod optional {
         }
     }
 
+    /// A key that is there has a value, as where there is a default.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<Wrapped>::deserialize(from)?.map(|Wrapped(value)| value))
+        super::text::deserialize(from).map(Some)
     }
 }
 

@@ -326,3 +326,17 @@ fn a_nodes_file_is_as_strict() {
     assert!(said("version: 1\nnode: \"a/b\"\n").contains("`node`: is no Node name"));
     assert!(said("version: 1\nnode: a\ndata_dir: \"\"\n").contains("`data_dir`: is empty"));
 }
+
+#[test]
+fn a_duration_that_may_be_absent_is_not_written_without_a_value() {
+    let texts = [
+        provider("first_response_timeout: null"),
+        provider("response_stall_timeout: null"),
+        route("timeout: null"),
+        route("timeout:"),
+        route("hold_head: null"),
+    ];
+    for text in texts {
+        assert!(said(&text).contains("has no value: write one, or remove the key"), "{text}");
+    }
+}
