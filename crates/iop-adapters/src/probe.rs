@@ -71,7 +71,10 @@ impl Findings {
         }
         let is_good = |finding| finding == Some(Finding::Good);
         let is_well = self.health_is_proof && is_good(self.health) && is_good(self.listing);
-        if is_good(self.token) || is_well {
+        if is_good(self.token) {
+            return ProbeOutcome::Served;
+        }
+        if is_well {
             return ProbeOutcome::Available;
         }
         match heard.next() {
@@ -233,10 +236,12 @@ mod tests {
             let Findings { health, health_is_proof, listing, token } = findings;
             let is_bad = [health, listing, token].contains(&Some(Finding::Bad));
             let good = Some(Finding::Good);
-            let proven = token == good || (health_is_proof && health == good && listing == good);
+            let is_well = health_is_proof && health == good && listing == good;
             let outcome = findings.conclude();
             assert_eq!(outcome == ProbeOutcome::Unavailable, is_bad, "{findings:?}");
-            assert_eq!(outcome == ProbeOutcome::Available, proven && !is_bad, "{findings:?}");
+            assert_eq!(outcome == ProbeOutcome::Served, token == good && !is_bad, "{findings:?}");
+            let says = is_well && token != good && !is_bad;
+            assert_eq!(outcome == ProbeOutcome::Available, says, "{findings:?}");
         }
     }
 

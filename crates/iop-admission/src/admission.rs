@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use iop_types::{Generation, NodeId, ProviderStatus, Requeue, RouteName, UsageMode};
 
-use self::waiting::{Prospect, refusal, timed_out};
+use self::waiting::{Prospect, timed_out};
 use crate::choice::{self, Pick};
 use crate::config::{Config, ConfigError, ProviderId, ProviderSettings};
 use crate::permit::{Candidate, Instance, Permit, Place, Ticket};
@@ -356,7 +356,7 @@ impl Admission {
     fn enter_again(&mut self, now: Instant, place: Place) -> Result<Entry, Refused> {
         let found = self.routes.find_again(&place.route, place.ask.matched.as_ref());
         let Some(found) = found else {
-            return Err(Refused::no_ready(&place.route, Shortage::default()));
+            return Err(Refused::no_ready(&place.route, Shortage::default(), None));
         };
         self.enter(now, found.route, place, Arrival::Again)
     }
@@ -451,7 +451,7 @@ impl Admission {
         let give_up = match Prospect::of(&shortage) {
             Prospect::Capacity => None,
             Prospect::Return { by } => Some(by),
-            Prospect::Never => return Err(refusal(&place, shortage)),
+            Prospect::Never => return Err(self.refusal(route, &place, shortage)),
         };
         let lanes = &mut self.routes.entry_mut(route).lanes;
         match arrival {
@@ -467,7 +467,10 @@ impl Admission {
                     });
                 }
             }
-            Arrival::Again if now >= place.deadline => return Err(timed_out(now, &place)),
+            Arrival::Again if now >= place.deadline => {
+                let held = self.held(now, route);
+                return Err(timed_out(now, &place, held));
+            }
             // It was let in before: going back to its place is not limited.
             Arrival::Again => {}
         }

@@ -48,7 +48,7 @@ pub use config::{
     RouteSettings,
 };
 pub use permit::{Candidate, Instance, Permit, Ticket, Why};
-pub use refused::{Refused, Shortage};
+pub use refused::{Held, Refused, Shortage};
 pub use request::{AffinityKey, Need, Request};
 pub use route::Route;
 pub use view::{Gauges, Model, NotReady, ProviderView, RouteGauge, TargetHealth};

@@ -44,20 +44,28 @@ pub enum Refused {
         retry_after: Duration,
     },
     /// No candidate can take requests now or in a moment.
-    #[error("no provider is ready for `{route}`: {shortage}")]
+    #[error("no provider is ready for `{route}`: {shortage}{}", told(why.as_ref()))]
     NoReadyProvider {
         /// The route.
         route: RouteName,
         /// What is the matter with each candidate.
         shortage: Shortage,
+        /// Which is not ready and why, as its Node says, of the first of which that is known.
+        why: Option<String>,
     },
     /// No capacity became free in time.
-    #[error("no capacity for `{route}` became free within {} s", waited.as_secs())]
+    #[error(
+        "no capacity for `{route}` became free within {} s{}",
+        waited.as_secs(),
+        told(held.as_ref()),
+    )]
     QueueTimeout {
         /// The route.
         route: RouteName,
         /// How long the request waited.
         waited: Duration,
+        /// What of its capacity nobody uses, as far as one knows.
+        held: Option<Held>,
     },
     /// The Edge stops and takes nothing new.
     #[error("the edge is shutting down")]
@@ -108,6 +116,32 @@ impl Refused {
 /// to wait that long, between 1 s and 30 s, in whole seconds.
 pub(crate) fn queue_retry_after(oldest: Duration) -> Duration {
     Duration::from_secs(oldest.as_secs().clamp(1, 30))
+}
+
+/// Permits that are held by calls which were cancelled and have not been seen to return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// How many.
+    pub permits: u32,
+    /// When the last of them is free at the latest.
+    pub free_within: Duration,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.permits {
+            1 => f.write_str("1 permit is held by a call that was")?,
+            count => write!(f, "{count} permits are held by calls that were")?,
+        }
+        // Rounded up: at most is a promise.
+        let seconds = self.free_within.as_millis().div_ceil(1_000);
+        write!(f, " not seen to return, free in at most {seconds} s")
+    }
+}
+
+/// Appends what is known beside.
+fn told(more: Option<&impl fmt::Display>) -> String {
+    more.map_or_else(String::new, |more| format!("; {more}"))
 }
 
 /// Why none of a route's candidates could take a request: how many fell out at which check.
@@ -203,8 +237,8 @@ impl fmt::Display for Shortage {
 }
 
 impl Refused {
-    pub(crate) fn no_ready(route: &Arc<Route>, shortage: Shortage) -> Self {
-        Self::NoReadyProvider { route: route.name.clone(), shortage }
+    pub(crate) fn no_ready(route: &Arc<Route>, shortage: Shortage, why: Option<String>) -> Self {
+        Self::NoReadyProvider { route: route.name.clone(), shortage, why }
     }
 }
 
@@ -215,7 +249,7 @@ mod tests {
     #[test]
     fn a_shortage_tells_what_is_the_matter_with_each_candidate() {
         let shortage = Shortage { away: 2, starting: 1, ..Shortage::default() };
-        let refused = Refused::NoReadyProvider { route: "chat".into(), shortage };
+        let refused = Refused::NoReadyProvider { route: "chat".into(), shortage, why: None };
         assert_eq!(
             refused.to_string(),
             "no provider is ready for `chat`: 2 of 3 on a node that is away, 1 of 3 starting"
@@ -231,7 +265,11 @@ mod tests {
             Refused::Unsupported { route: "m".into(), method: "POST", path: "/v1/embeddings" },
             Refused::QueueFull { route: "m".into(), limit: 1, retry_after: Duration::from_secs(1) },
             Refused::no_ready_for_test(),
-            Refused::QueueTimeout { route: "m".into(), waited: Duration::from_millis(10) },
+            Refused::QueueTimeout {
+                route: "m".into(),
+                waited: Duration::from_millis(10),
+                held: None,
+            },
             Refused::ShuttingDown,
         ];
         for refused in refusals {
@@ -243,7 +281,7 @@ mod tests {
 
     impl Refused {
         fn no_ready_for_test() -> Self {
-            Self::NoReadyProvider { route: "m".into(), shortage: Shortage::default() }
+            Self::NoReadyProvider { route: "m".into(), shortage: Shortage::default(), why: None }
         }
     }
 }

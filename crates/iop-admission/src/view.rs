@@ -15,6 +15,8 @@ pub struct Model {
     pub name: RouteName,
     /// Whether a ready provider serves it, busy or not.
     pub available: bool,
+    /// Whether every ready provider of it is left out, so that it is only asked as a last resort.
+    pub left_out: bool,
     /// Whether a ready provider holds it in memory, where providers tell.
     pub loaded: bool,
     /// Who may serve it, in the order of the candidates.
@@ -44,7 +46,7 @@ pub struct ProviderView {
     pub loaded: Vec<Target>,
     /// Calls it takes at once.
     pub capacity: u32,
-    /// Permits of the current generation.
+    /// Permits of the current generation, zombies included.
     pub in_use: u32,
     /// Permits of generations that ended and whose owners have not given them back yet.
     pub fenced_in_use: u32,

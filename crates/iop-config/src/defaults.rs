@@ -61,7 +61,7 @@ pub const LINK_MEMORY: u64 = 64 * MIB;
 /// Client connections open at once: as many as one link has streams.
 pub const CLIENT_CONNECTIONS: u32 = 4096;
 /// A call that was cancelled and never seen to return gives its permit back after this.
-pub const ZOMBIE_CEILING: Duration = Duration::from_secs(60);
+pub use iop_types::stall::ZOMBIE_CEILING;
 
 /// How long an Edge keeps finished runs.
 pub const EDGE_HISTORY: Duration = Duration::from_secs(30 * DAY);

@@ -389,7 +389,12 @@ impl Dispatch {
             | State::RefusalHeld { .. }
             | State::HeadKnown(_)
             | State::Streaming(_) => {
-                let message = format!("the link to the node ended: {reason}");
+                let node = self.attempts.last().map(|attempt| attempt.grant.node.as_str());
+                let message = format!(
+                    "the link to node `{}` ended ({reason}) before the answer was whole; send the \
+                     request again: another node, or this one once it is back, may serve it",
+                    node.unwrap_or_default(),
+                );
                 let ended = Ended::Failed(Failure::new(ErrorCode::NodeLost, message));
                 let next = recovery::judge(&self.facts(now), ended);
                 self.follow(now, next);

@@ -15,13 +15,10 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use iop_types::Refusal;
-
-/// How long an unconfirmed call is held against its provider. Servers that notice a lost peer only
-/// when they write do so well within a minute.
-pub const ZOMBIE_CEILING: Duration = Duration::from_secs(60);
+pub use iop_types::stall::ZOMBIE_CEILING;
 
 /// The authority over one provider's concurrency. Clones are handles of the same gate.
 #[derive(Clone, Debug)]
@@ -168,6 +165,8 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

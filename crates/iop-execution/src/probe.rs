@@ -17,6 +17,12 @@ pub trait Probe: Send + Sync {
     /// Looks once and says, within the look's time, what was seen by then. Never uses a pooled
     /// connection, a leased credential or one of a client.
     fn probe(&self, look: Look) -> BoxFuture<'_, ProbeOutcome>;
+
+    /// Says whether a look may ever be [`ProbeOutcome::Served`]. Never where others pay for a token,
+    /// or where none is needed.
+    fn may_serve(&self) -> bool {
+        false
+    }
 }
 
 /// What is looked at, and how hard.
@@ -34,7 +40,9 @@ pub struct Look {
 /// What a look saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// The engine is well and has the target, or generated a token.
+    /// The target generated a token: the server took in a request that was just made.
+    Served,
+    /// The engine is well and has the target, by its own word.
     Available,
     /// The server cannot be connected to, breaks off, says that it is not well, or lists other targets.
     Unavailable,
@@ -51,9 +59,8 @@ impl ProbeOutcome {
     /// slow to answer; it does not outweigh what the server says of itself.
     pub const fn evidence(self, company: Company) -> HealthEvidence {
         match (self, company) {
-            (Self::Available, _) | (Self::Silent | Self::Unknown, Company::Progressing) => {
-                HealthEvidence::Available
-            }
+            (Self::Served | Self::Available, _)
+            | (Self::Silent | Self::Unknown, Company::Progressing) => HealthEvidence::Available,
             (Self::Unavailable, _) | (Self::Silent, Company::Alone | Company::Quiet) => {
                 HealthEvidence::Unavailable
             }
@@ -73,6 +80,7 @@ mod tests {
                 .map(|company| outcome.evidence(company))
         };
         use HealthEvidence::{Available, Unavailable, Unknown};
+        assert_eq!(concluded(ProbeOutcome::Served), [Available; 3]);
         assert_eq!(concluded(ProbeOutcome::Available), [Available; 3]);
         assert_eq!(concluded(ProbeOutcome::Unavailable), [Unavailable; 3]);
         assert_eq!(concluded(ProbeOutcome::Silent), [Unavailable, Unavailable, Available]);

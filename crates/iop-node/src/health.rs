@@ -6,15 +6,22 @@
 //!                                                  pause ─► look ─► observation ─► pause …
 //!                                                           until it is available again, its provider
 //!                                                           is gone, or the link ends
+//! a permit becomes a zombie ─► the same, where a served token would show that the provider is idle
 //! ```
 //!
+//! A provider that takes one call at once and has just served a token is at work at nothing else: the
+//! zombies that there were when that was asked are free. Where it takes several, or belongs to others
+//! who are paid for tokens, no look shows that.
+//!
 //! A look takes at most [`BOUND`] and never fails; what it cannot find out is `unknown`. Calls that stall
-//! together share one ([`looks`]), and each concludes from it for itself. What is found out is told on the link under which it was asked, numbered by that link, or not at all: the next
-//! Edge knows nothing of it and begins anew.
+//! together share one ([`looks`]), and each concludes from it for itself. What is found out is told on
+//! the link under which it was asked, numbered by that link, or not at all: the next Edge knows nothing
+//! of it and begins anew.
 
 mod looks;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -30,6 +37,7 @@ use tracing::{debug, info};
 use self::looks::{Caller, Looks};
 use crate::call::now;
 use crate::node::Shared;
+use crate::providers::settle_zombies;
 
 /// How long a look may take.
 pub(crate) const BOUND: Duration = iop_execution::watchdog::PROBE_BOUND;
@@ -59,7 +67,8 @@ pub(crate) struct Health {
 struct Watch {
     generation: Generation,
     ended: CancellationToken,
-    targets: BTreeSet<(ProviderKey, Target)>,
+    /// Each with whether it was unavailable when it was last concluded about.
+    targets: BTreeMap<(ProviderKey, Target), bool>,
 }
 
 /// One question about the health of a target.
@@ -100,6 +109,9 @@ impl Shared {
             }
         };
         let outcome = timeout(BOUND, looking).await.unwrap_or(ProbeOutcome::Unknown);
+        if outcome == ProbeOutcome::Served {
+            self.tell(self.providers.count_calls(now()));
+        }
         // A neighbour may have got on, or appeared, while the server was asked.
         outcome.evidence(company())
     }
@@ -116,16 +128,29 @@ impl Shared {
         let seq = link.number_observation()?;
         info!(%provider, target = %question.target, %health, seq, "looked at a target");
         match health {
-            HealthEvidence::Unavailable => self.watch_target(link, provider, question),
+            HealthEvidence::Unavailable => self.watch_target(link, provider, question, true),
             HealthEvidence::Available | HealthEvidence::Unknown => {}
         }
         Some(seq)
     }
 
-    fn watch_target(self: &Arc<Self>, link: NodeLink, provider: &ProviderKey, asked: &Question) {
-        let Some(ended) = self.health.begin(link.generation(), provider, &asked.target) else {
-            return;
-        };
+    /// Looks again at a provider that holds a zombie, where a look can show that it is idle.
+    pub(crate) fn watch_zombies(self: &Arc<Self>, provider: &Bound, question: &Question) {
+        let link = self.link().clone().filter(|link| link.generation() == question.generation);
+        if let Some(link) = link.filter(|_| is_haunted(provider)) {
+            self.watch_target(link, provider.key(), question, false);
+        }
+    }
+
+    fn watch_target(
+        self: &Arc<Self>,
+        link: NodeLink,
+        provider: &ProviderKey,
+        asked: &Question,
+        is_down: bool,
+    ) {
+        let begun = self.health.begin(link.generation(), provider, &asked.target, is_down);
+        let Some(ended) = begun else { return };
         let node = Arc::clone(self);
         let provider = provider.clone();
         let question = Question { about: None, ..asked.clone() };
@@ -137,11 +162,16 @@ impl Shared {
     }
 }
 
-/// Asks the server.
+/// Asks the server, and settles the zombies that its answer shows to be over.
 async fn ask(provider: Bound, target: Target, may_generate: bool) -> ProbeOutcome {
     let Some(probe) = provider.probe() else { return ProbeOutcome::Unknown };
     let look = Look { target, may_generate, within: GIVEN };
-    timeout(BOUND, probe.probe(look)).await.unwrap_or(ProbeOutcome::Unknown)
+    let began = now();
+    let outcome = timeout(BOUND, probe.probe(look)).await.unwrap_or(ProbeOutcome::Unknown);
+    if outcome == ProbeOutcome::Served && provider.gate().capacity() == 1 {
+        settle_zombies(&provider, began);
+    }
+    outcome
 }
 
 /// Looks at a target again and again, and reports what it sees, until there is no reason any more.
@@ -152,15 +182,28 @@ async fn watch(node: &Shared, link: &NodeLink, provider: &ProviderKey, question:
             return debug!(%provider, "a provider that was watched is gone");
         };
         let health = node.look_at(&bound, question).await;
+        let is_haunted = is_haunted(&bound);
         drop(bound);
         let target = question.target.clone();
         let observation = HealthObservation { provider: provider.clone(), target, health, seq: 0 };
         let Some(seq) = link.send_observation(observation.into()) else { return };
         debug!(%provider, target = %question.target, %health, seq, "looked at a target again");
-        if health == HealthEvidence::Available {
-            return info!(%provider, target = %question.target, "target is available again");
+        let was_down = node.health.note(link.generation(), provider, &question.target, health);
+        if was_down && health == HealthEvidence::Available {
+            info!(%provider, target = %question.target, "target is available again");
+        }
+        let is_down = was_down && health != HealthEvidence::Available;
+        if !is_down && !is_haunted {
+            return;
         }
     }
+}
+
+/// Says whether a provider holds a zombie that a served token would show to be over.
+fn is_haunted(provider: &Bound) -> bool {
+    provider.gate().capacity() == 1
+        && provider.gate().zombies() > 0
+        && provider.probe().is_some_and(iop_execution::Probe::may_serve)
 }
 
 fn pauses() -> impl Iterator<Item = Duration> {
@@ -182,17 +225,52 @@ impl Health {
         }
     }
 
-    /// Notes that a target is watched; `None` when it is already, or when its link has ended.
+    /// Notes that a target is watched, and whether it is unavailable; `None` when it is watched
+    /// already, or when its link has ended.
     fn begin(
         &self,
         generation: Generation,
         provider: &ProviderKey,
         target: &Target,
+        is_down: bool,
     ) -> Option<CancellationToken> {
         let mut watch = self.watch();
-        let is_current = watch.generation == generation && !watch.ended.is_cancelled();
-        let is_new = is_current && watch.targets.insert((provider.clone(), target.clone()));
-        is_new.then(|| watch.ended.clone())
+        if watch.generation != generation || watch.ended.is_cancelled() {
+            return None;
+        }
+        match watch.targets.entry((provider.clone(), target.clone())) {
+            Entry::Occupied(mut watched) => {
+                *watched.get_mut() |= is_down;
+                None
+            }
+            Entry::Vacant(place) => {
+                place.insert(is_down);
+                Some(watch.ended.clone())
+            }
+        }
+    }
+
+    /// Notes what another look showed; says whether the target is, or was until now, unavailable.
+    fn note(
+        &self,
+        generation: Generation,
+        provider: &ProviderKey,
+        target: &Target,
+        health: HealthEvidence,
+    ) -> bool {
+        let mut watch = self.watch();
+        if watch.generation != generation {
+            return false;
+        }
+        let watched = watch.targets.get_mut(&(provider.clone(), target.clone()));
+        watched.is_some_and(|is_down| match health {
+            HealthEvidence::Available => std::mem::take(is_down),
+            HealthEvidence::Unavailable => {
+                *is_down = true;
+                true
+            }
+            HealthEvidence::Unknown => *is_down,
+        })
     }
 
     fn end(&self, generation: Generation, provider: &ProviderKey, target: &Target) {
@@ -218,10 +296,24 @@ mod tests {
     }
 
     #[test]
+    fn a_target_that_is_found_unavailable_while_it_is_watched_stays_so_until_it_is_seen_well() {
+        let health = Health::default();
+        let (generation, key, target) = (Generation(1), "p".into(), "m".into());
+        health.link_up(generation);
+        assert!(health.begin(generation, &key, &target, false).is_some());
+        let note = |evidence| health.note(generation, &key, &target, evidence);
+        assert!(!note(HealthEvidence::Unknown));
+        assert!(health.begin(generation, &key, &target, true).is_none());
+        assert!(note(HealthEvidence::Unknown), "nothing new is no recovery");
+        assert!(note(HealthEvidence::Available), "until now");
+        assert!(!note(HealthEvidence::Unknown));
+    }
+
+    #[test]
     fn a_target_is_watched_once_and_only_for_the_link_that_is_up() {
         let health = Health::default();
         let begin = |generation, target: &str| {
-            health.begin(Generation(generation), &"p".into(), &target.into())
+            health.begin(Generation(generation), &"p".into(), &target.into(), false)
         };
         health.link_up(Generation(1));
         let ended = begin(1, "m").unwrap();

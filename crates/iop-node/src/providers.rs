@@ -369,10 +369,10 @@ impl Providers {
 }
 
 /// The server works at nothing: whatever was not seen to return before it was asked has returned.
-fn settle_zombies(bound: &Bound, asked: std::time::Instant) {
+pub(crate) fn settle_zombies(bound: &Bound, asked: std::time::Instant) {
     let settled = bound.gate().settle_zombies(asked);
     if settled > 0 {
-        info!(provider = %bound.key(), settled, "the server says it is idle: zombies are free");
+        info!(provider = %bound.key(), settled, "the server is idle: zombies are free");
     }
 }
 

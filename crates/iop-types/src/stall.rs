@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{ProviderKey, Target};
 
+/// How long an unconfirmed call is held against its provider. Servers that notice a lost peer only
+/// when they write do so well within a minute.
+pub const ZOMBIE_CEILING: Duration = Duration::from_secs(60);
+
 /// One stall: a provider was silent for longer than it may be, and the Node ended the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {

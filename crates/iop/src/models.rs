@@ -16,6 +16,8 @@ struct Models {
 struct Model {
     model: String,
     available: bool,
+    #[serde(default)]
+    left_out: bool,
     loaded: bool,
     configured: bool,
     providers: Vec<Server>,
@@ -48,6 +50,7 @@ pub(crate) async fn run(asking: &Asking) -> Result<String, AskError> {
 
 fn row(model: &Model) -> [String; 4] {
     let state = match (model.available, model.loaded) {
+        _ if model.left_out => "left out",
         (true, true) => "loaded",
         (true, false) => "available",
         (false, _) => "unavailable",

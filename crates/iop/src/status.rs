@@ -239,7 +239,8 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
     let is_linked = nodes.iter().any(|node| node.node == provider.node && node.link.is_some());
     let zombies = match provider.zombies {
         0 => String::new(),
-        count => format!(" ({count} zombie)"),
+        1 => ", 1 zombie".to_owned(),
+        count => format!(", {count} zombies"),
     };
     let queued = match provider.queued {
         None | Some(0) => String::new(),
@@ -252,7 +253,8 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
             (false, ..) => "offline".to_owned(),
             // Ready for more than its Node takes.
             (true, false, "ready") => "draining".to_owned(),
-            (true, _, state) => state.to_owned(),
+            (true, true, state) => format!("{state}{}", left_out(provider)),
+            (true, false, state) => state.to_owned(),
         },
         format!("{}/{}{zombies}{queued}", provider.in_use, provider.capacity),
         match (is_linked, provider.ready) {
@@ -263,9 +265,19 @@ fn provider_row(provider: &Provider, nodes: &[Node]) -> [String; 5] {
     ]
 }
 
-/// One line for each target of whose health something is known.
+/// Says how many of a provider's targets are left out.
+fn left_out(provider: &Provider) -> String {
+    let count = provider.health.iter().filter(|health| health.left_out_ms.is_some()).count();
+    match count {
+        0 => String::new(),
+        all if all == provider.targets.len() => ", left out".to_owned(),
+        some => format!(", {some} of {} left out", provider.targets.len()),
+    }
+}
+
+/// One line for each target of whose health something is known, of providers that are there.
 fn health_lines(providers: &[Provider]) -> String {
-    let targets = providers.iter().flat_map(|provider| {
+    let targets = providers.iter().filter(|provider| provider.ready).flat_map(|provider| {
         provider.health.iter().map(move |health| {
             let place = format!("{}/{}", provider.node, provider.provider);
             format!("{} {}: {}\n", shown(&place), shown(&health.target), health.tell())
@@ -283,7 +295,7 @@ impl TargetHealth {
             parts.push(format!("{} {ago} ago (observation {seq})", shown(health)));
         }
         if let Some(since) = self.left_out_ms {
-            parts.push(format!("left out for {}", millis(since)));
+            parts.push(format!("left out since {} ago", millis(since)));
             parts.push(match self.next_trial_in_ms {
                 _ if self.on_trial => "one request tries it".to_owned(),
                 Some(wait) if wait > 0 => format!("next trial in {}", millis(wait)),
@@ -345,11 +357,44 @@ mod tests {
             |provider: &Value| health_lines(&[Provider::deserialize(provider.clone()).unwrap()]);
         assert_eq!(
             told(&provider),
-            "box/ollama m: unavailable 2.0 s ago (observation 3), left out for 12.0 s, next trial in \
-             18.0 s\n"
+            "box/ollama m: unavailable 2.0 s ago (observation 3), left out since 12.0 s ago, next \
+             trial in 18.0 s\n"
         );
         provider["health"] = json!([{ "target": "m", "on_trial": false, "cooling_ms": 5_000 }]);
         assert_eq!(told(&provider), "box/ollama m: asked to be left alone for 5.0 s\n");
+        provider["ready"] = json!(false);
+        assert_eq!(told(&provider), "", "one that is gone has other troubles");
+    }
+
+    #[test]
+    fn the_table_shows_zombies_as_in_use_and_who_is_left_out() {
+        let row = |change: &dyn Fn(&mut Value)| {
+            let mut provider = json!({
+                "node": "box", "provider": "p", "adapter": "ollama", "state": "ready", "ready": true,
+                "targets": ["m", "n"], "capacity": 8, "in_use": 1, "zombies": 1, "queued": null,
+                "health": [{ "target": "m", "on_trial": false, "left_out_ms": 48_600 }],
+            });
+            change(&mut provider);
+            let link =
+                |amount| json!({ "limit_bytes": amount, "reserved_bytes": 0, "peak_bytes": 0 });
+            let node = json!({ "node": "box", "link": {
+                "generation": 1, "address": "127.0.0.1:1", "version": "0", "draining": false,
+                "streams": 0, "heartbeat_rtt_ms": null,
+                "answer_credit": link(1), "body_credit": link(1),
+            }});
+            let provider = Provider::deserialize(provider).unwrap();
+            let [.., state, in_use, _] =
+                provider_row(&provider, &[Node::deserialize(node).unwrap()]);
+            (state, in_use)
+        };
+        let told = |state: &str, in_use: &str| (state.to_owned(), in_use.to_owned());
+        assert_eq!(row(&|_| {}), told("ready, 1 of 2 left out", "1/8, 1 zombie"));
+        let both = |provider: &mut Value| {
+            provider["targets"] = json!(["m"]);
+            provider["in_use"] = 2.into();
+            provider["zombies"] = 2.into();
+        };
+        assert_eq!(row(&both), told("ready, left out", "2/8, 2 zombies"));
     }
 
     #[test]

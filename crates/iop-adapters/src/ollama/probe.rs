@@ -37,6 +37,10 @@ impl Probe for Ollama {
             findings.conclude()
         })
     }
+
+    fn may_serve(&self) -> bool {
+        !self.is_hosted
+    }
 }
 
 impl Ollama {

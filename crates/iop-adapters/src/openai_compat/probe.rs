@@ -25,6 +25,10 @@ impl Probe for OpenaiCompat {
             findings.conclude()
         })
     }
+
+    fn may_serve(&self) -> bool {
+        !self.is_hosted
+    }
 }
 
 impl OpenaiCompat {

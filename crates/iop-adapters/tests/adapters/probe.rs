@@ -77,10 +77,10 @@ fn asked_for_a_token(provider: &ScriptedProvider) -> bool {
 
 #[tokio::test]
 async fn one_generated_token_is_available_whatever_else_is_unclear() {
-    assert_eq!(concluded(well, has("m"), one_token).await, ProbeOutcome::Available);
+    assert_eq!(concluded(well, has("m"), one_token).await, ProbeOutcome::Served);
     for status in [401, 403, 404, 429] {
-        assert_eq!(concluded(says(status), has("m"), one_token).await, ProbeOutcome::Available);
-        assert_eq!(concluded(well, says(status), one_token).await, ProbeOutcome::Available);
+        assert_eq!(concluded(says(status), has("m"), one_token).await, ProbeOutcome::Served);
+        assert_eq!(concluded(well, says(status), one_token).await, ProbeOutcome::Served);
     }
 }
 
@@ -91,7 +91,7 @@ async fn a_target_that_is_not_for_chats_proves_itself_by_what_it_is_for() {
     provider.on(CHAT, |_| answer::error(400, "e", "e", "the model has no chat template"));
     provider.on("/v1/completions", |_| answer::error(400, "e", "e", "not a generating model"));
     provider.on("/v1/embeddings", |request| answer::embeddings(request, 2));
-    assert_eq!(probe(&provider, look_at("m")).await, ProbeOutcome::Available);
+    assert_eq!(probe(&provider, look_at("m")).await, ProbeOutcome::Served);
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn an_ollama_that_generates_is_available_with_the_forced_options() {
     let ollama = ollama().await;
     let adapter = speaks_to(&ollama, forced(8192), false);
     chats(&adapter, "").await;
-    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Available);
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Served);
     assert_eq!(ollama.loads().len(), 1, "the look loads nothing anew");
     let log = ollama.provider().log();
     let asked = log.exchanges.last().unwrap().request.json();
@@ -230,7 +230,7 @@ async fn a_look_at_ollama_asks_as_the_last_request_did_and_loads_nothing_anew() 
         let ollama = ollama().await;
         let adapter = speaks_to(&ollama, Forced::default(), false);
         chats(&adapter, members).await;
-        assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Available);
+        assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Served);
         assert_eq!(ollama.loads().len(), 1, "{members}");
     }
 }
@@ -242,7 +242,7 @@ async fn a_tunnelled_request_says_with_what_its_model_is_loaded_too() {
     let body = format!(r#"{{"model":"{MODEL}","prompt":"hi","options":{{"num_ctx":4097}}}}"#);
     let relayed = tunnel(&*adapter, tunnel_request("/api/generate", &[]), Body::Full(body.into()));
     assert!(relayed.await.result.is_ok());
-    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Available);
+    assert_eq!(examined(&adapter, look_at(MODEL)).await, ProbeOutcome::Served);
     assert_eq!(ollama.loads().len(), 1);
 }
 
@@ -287,7 +287,7 @@ async fn an_embedding_model_proves_itself_by_a_vector() {
     request.head.target = "embedder".into();
     let body = Body::Full(r#"{"model":"embedder","input":"hi"}"#.into());
     assert!(tunnel(&*adapter, request, body).await.result.is_ok());
-    assert_eq!(examined(&adapter, look_at("embedder")).await, ProbeOutcome::Available);
+    assert_eq!(examined(&adapter, look_at("embedder")).await, ProbeOutcome::Served);
 }
 
 #[tokio::test]

@@ -54,18 +54,22 @@ impl Admission {
     }
 
     fn model_of(&self, entry: &RouteEntry, matched: Option<&str>, name: RouteName) -> Model {
-        let mut model = Model { name, available: false, loaded: false, providers: Vec::new() };
+        let mut model =
+            Model { name, available: false, left_out: false, loaded: false, providers: Vec::new() };
+        let mut is_any_fit = false;
         for member in &entry.members {
             let slot = self.providers.slot(member.slot);
             let target = member.resolve(slot, matched);
             if let Some(target) = target.filter(|_| slot.is_ready()) {
                 model.available = true;
+                is_any_fit |= !slot.overlay.is_left_out(&target);
                 model.loaded |= slot.has_loaded(&target);
             }
             if !model.providers.contains(&slot.id) {
                 model.providers.push(slot.id.clone());
             }
         }
+        model.left_out = model.available && !is_any_fit;
         model
     }
 

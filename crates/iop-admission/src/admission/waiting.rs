@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use super::{Admission, Output};
 use crate::choice;
+use crate::config::ProviderId;
 use crate::permit::{Place, Ticket};
 use crate::provider::SlotId;
 use crate::queue::Lane;
-use crate::refused::{Refused, Shortage};
+use crate::refused::{Held, Refused, Shortage};
 use crate::route::{RouteEntry, RouteId};
 
 impl Admission {
@@ -30,7 +31,7 @@ impl Admission {
             // the request hears why instead of waiting for nobody.
             Err(shortage) => {
                 debug_assert!(false, "a provider with capacity was not picked: {shortage}");
-                Output::Refused { ticket, refused: refusal(&place, shortage) }
+                Output::Refused { ticket, refused: self.refusal(route, &place, shortage) }
             }
         };
         self.outputs.push_back(output);
@@ -88,14 +89,15 @@ impl Admission {
                     Prospect::Capacity => lane.give_up = None,
                     Prospect::Return { by } => lane.give_up = Some(by),
                     Prospect::Never => {
-                        hopeless.extend(lane.tickets().map(|ticket| (ticket, shortage)));
+                        hopeless.extend(lane.tickets().map(|ticket| (ticket, *route, shortage)));
                     }
                 }
             }
         }
-        hopeless.sort_by_key(|(ticket, _)| *ticket);
-        for (ticket, shortage) in hopeless {
-            self.refuse(ticket, |place| refusal(place, shortage));
+        hopeless.sort_by_key(|(ticket, ..)| *ticket);
+        for (ticket, route, shortage) in hopeless {
+            let why = self.unready_reason(route);
+            self.refuse(ticket, |place| refusal(place, shortage, why));
         }
         for taker in takers {
             self.serve(now, taker);
@@ -113,6 +115,31 @@ impl Admission {
             Err(shortage) => Ok(shortage),
             Ok(pick) => Err(pick.slot),
         }
+    }
+
+    pub(super) fn refusal(&self, route: RouteId, place: &Place, shortage: Shortage) -> Refused {
+        refusal(place, shortage, self.unready_reason(route))
+    }
+
+    /// Returns why the first candidate that has a reason is not ready.
+    fn unready_reason(&self, route: RouteId) -> Option<String> {
+        self.routes.entry(route).members.iter().find_map(|member| {
+            let slot = self.providers.slot(member.slot);
+            let ProviderId { node, provider } = &slot.id;
+            slot.unready_reason().map(|reason| format!("{node}/{provider}: {reason}"))
+        })
+    }
+
+    /// Counts the permits of a route that are held by calls that were not seen to return.
+    pub(super) fn held(&self, now: Instant, route: RouteId) -> Option<Held> {
+        let slots: BTreeSet<_> =
+            self.routes.entry(route).members.iter().map(|member| member.slot).collect();
+        let held = slots.into_iter().filter_map(|slot| self.providers.slot(slot).zombies());
+        let all = held.reduce(|(count, until), (more, later)| (count + more, until.max(later)));
+        all.map(|(permits, until)| Held {
+            permits,
+            free_within: until.saturating_duration_since(now),
+        })
     }
 
     pub(super) fn refuse(&mut self, ticket: Ticket, why: impl FnOnce(&Place) -> Refused) {
@@ -174,7 +201,8 @@ impl Admission {
                 break;
             }
             self.deadlines.pop_first();
-            self.refuse(ticket, |place| timed_out(now, place));
+            let held = self.waiting.get(&ticket).and_then(|route| self.held(now, *route));
+            self.refuse(ticket, |place| timed_out(now, place, held));
         }
         for slot in std::mem::take(&mut self.refusing) {
             let lapses_at = self.providers.slot(slot).refusal_lapses_at();
@@ -233,20 +261,21 @@ impl Prospect {
     }
 }
 
-pub(super) fn refusal(place: &Place, shortage: Shortage) -> Refused {
+fn refusal(place: &Place, shortage: Shortage, why: Option<String>) -> Refused {
     match shortage.is_unsupported() {
         true => Refused::Unsupported {
             route: place.route.name.clone(),
             method: place.ask.need.method,
             path: place.ask.need.path,
         },
-        false => Refused::no_ready(&place.route, shortage),
+        false => Refused::no_ready(&place.route, shortage, why),
     }
 }
 
-pub(super) fn timed_out(now: Instant, place: &Place) -> Refused {
+pub(super) fn timed_out(now: Instant, place: &Place, held: Option<Held>) -> Refused {
     Refused::QueueTimeout {
         route: place.route.name.clone(),
         waited: now.saturating_duration_since(place.since),
+        held,
     }
 }

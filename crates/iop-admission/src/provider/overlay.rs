@@ -86,6 +86,11 @@ impl Overlay {
         self.marks.is_empty() && self.cooling.is_empty()
     }
 
+    /// Says whether a target was seen to be unavailable and has not been served since, on offer or not.
+    pub(crate) fn is_left_out(&self, target: &Target) -> bool {
+        self.marks.contains_key(target)
+    }
+
     pub(crate) fn fitness(&self, now: Instant, target: &Target) -> Fitness {
         if self.cooling.get(target).is_some_and(|until| now < *until) {
             return Fitness::LeftOut;

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use iop_types::stall::ZOMBIE_CEILING;
 use iop_types::{
     Capabilities, Form, Generation, ProviderState, ProviderStatus, Requeue, RouteName, Target,
     UsageMode,
@@ -66,6 +67,8 @@ pub(crate) struct Slot {
     loaded: BTreeSet<Target>,
     capacity: u32,
     zombies: u32,
+    /// When all of them are free at the latest.
+    haunted_until: Option<Instant>,
     queued: Option<u32>,
     in_use: u32,
     fenced_in_use: u32,
@@ -112,6 +115,7 @@ impl Slot {
             loaded: BTreeSet::new(),
             capacity: 0,
             zombies: 0,
+            haunted_until: None,
             queued: None,
             in_use: 0,
             fenced_in_use: 0,
@@ -159,6 +163,10 @@ impl Slot {
         }
         self.loaded = status.loaded.into_iter().collect();
         self.capacity = status.capacity;
+        if status.zombies > self.zombies {
+            // They are told as soon as they are some.
+            self.haunted_until = Some(now + ZOMBIE_CEILING);
+        }
         self.zombies = status.zombies;
         self.queued = status.queued;
         self.refusal = None;
@@ -277,6 +285,18 @@ impl Slot {
     /// Says whether it takes new requests, capacity left aside.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_served() && !self.node_drains && self.state == ProviderState::Ready
+    }
+
+    /// Returns how many permits are held by calls that were not seen to return, and when all of them
+    /// are free at the latest.
+    pub(crate) fn zombies(&self) -> Option<(u32, Instant)> {
+        self.haunted_until.filter(|_| self.zombies > 0).map(|until| (self.zombies, until))
+    }
+
+    /// Returns why it is not ready, in its Node's words; `None` where there are none.
+    pub(crate) fn unready_reason(&self) -> Option<&str> {
+        let has_reason = self.is_served() && !self.is_ready() && !self.reason.is_empty();
+        has_reason.then_some(self.reason.as_str())
     }
 
     pub(crate) fn has_capacity(&self, now: Instant) -> bool {
@@ -456,7 +476,8 @@ impl Slot {
             targets: self.targets.clone(),
             loaded: self.loaded.iter().cloned().collect(),
             capacity: self.capacity,
-            in_use: self.in_use,
+            // Until the Edge hears of its end, a call may be counted as both.
+            in_use: (self.in_use + self.zombies).min(self.capacity.max(self.in_use)),
             fenced_in_use: self.fenced_in_use,
             zombies: self.zombies,
             queued: self.queued,

@@ -112,6 +112,24 @@ fn a_wait_ends_after_thirty_seconds_with_a_code_of_its_own() {
 }
 
 #[test]
+fn a_timeout_says_which_capacity_is_held_by_calls_that_nobody_saw_return() {
+    for (zombies, words) in [(1, "1 permit is held by a call"), (2, "2 permits are held by calls")]
+    {
+        let mut edge = Edge::with(&[provider("p", 2, &["m"])]);
+        let held: Vec<_> = (zombies..2).map(|_| edge.permit("m")).collect();
+        edge.status("n", 1, ProviderStatus { zombies, ..provider("p", 2, &["m"]) });
+        assert_eq!(edge.view("n", "p").in_use, 2, "they are in use");
+        edge.advance(SECOND / 2);
+        let ticket = edge.ticket("m");
+        edge.advance(30 * SECOND);
+        let told = edge.refused[&ticket].to_string();
+        assert!(told.contains(words), "{told}");
+        assert!(told.ends_with("not seen to return, free in at most 30 s"), "{told}");
+        held.into_iter().for_each(|permit| edge.release(permit));
+    }
+}
+
+#[test]
 fn a_request_that_comes_back_has_its_old_place_and_its_old_deadline() {
     let mut edge = Edge::with(&[provider("p", 2, &["m"])]);
     let first = edge.permit("m");

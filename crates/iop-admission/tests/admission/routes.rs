@@ -26,6 +26,20 @@ fn equal_names_are_one_model_with_several_candidates() {
 }
 
 #[test]
+fn a_refusal_tells_why_a_candidate_is_not_ready() {
+    let mut edge = Edge::with(&[provider("p", 1, &["m"])]);
+    let mut gone = in_state(provider("p", 1, &[]), ProviderState::Absent);
+    gone.reason = "connection refused".to_owned();
+    edge.status("n", 1, gone);
+    let ticket = edge.ticket("m");
+    edge.advance(10 * SECOND);
+    assert_eq!(
+        edge.refused[&ticket].to_string(),
+        "no provider is ready for `m`: 1 of 1 not reachable; n/p: connection refused"
+    );
+}
+
+#[test]
 fn an_empty_group_lists_nothing() {
     let edge = Edge::new(Config::default());
     assert!(edge.model_names().is_empty());

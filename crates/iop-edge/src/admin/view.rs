@@ -212,6 +212,7 @@ struct Provider {
     targets: Vec<Target>,
     loaded: Vec<Target>,
     capacity: u32,
+    /// Zombies included.
     in_use: u32,
     /// Permits of links that ended, whose requests have not noticed yet: they take no capacity.
     fenced_in_use: u32,
@@ -294,6 +295,8 @@ pub(super) struct Models {
 struct Model {
     model: RouteName,
     available: bool,
+    /// Whether all that are ready for it are left out as unavailable.
+    left_out: bool,
     loaded: bool,
     /// Whether the file declares it; otherwise a provider lists it.
     configured: bool,
@@ -310,6 +313,7 @@ pub(super) fn models(core: &Core) -> Models {
     let models = core.desk.tell(|admission, _| admission.models());
     let models = models.into_iter().map(|model| Model {
         available: model.available,
+        left_out: model.left_out,
         loaded: model.loaded,
         configured: core.file.routes.contains_key(&model.name),
         providers: model.providers.into_iter().map(Server::from).collect(),

@@ -197,7 +197,7 @@ async fn a_node_that_dies_gives_its_clients_one_typed_end() {
     assert_eq!(late.head().await.unwrap().status, 200);
     node.die().await;
     let (_, message) = refused(&mut early, 502, "node_lost").await;
-    assert!(message.contains("link to the node ended"), "{message}");
+    assert!(message.contains("the link to node `box` ended"), "{message}");
     let (_, end) = late.body_and_end().await;
     assert!(end.unwrap_err().is_early_end());
     world.idle().await;

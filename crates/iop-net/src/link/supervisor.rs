@@ -115,11 +115,13 @@ struct Ended {
 impl Ended {
     /// An Edge that stops in order is news; anything else may need a person if it repeats.
     fn log(&self, wait: Duration) {
-        let Self { reason, message: told, .. } = self;
+        let Self { reason, message, .. } = self;
+        let why = (!message.is_empty()).then_some(message.as_str());
+        let again_in_ms = wait.as_millis();
         if *reason == CloseReason::ShuttingDown {
-            info!(%reason, told, ?wait, "no link to the edge");
+            info!(%reason, why, again_in_ms, "no link to the edge");
         } else {
-            warn!(%reason, told, ?wait, "no link to the edge");
+            warn!(%reason, why, again_in_ms, "no link to the edge");
         }
     }
 

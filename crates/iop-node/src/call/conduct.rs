@@ -15,6 +15,7 @@ use std::time::Duration;
 use iop_execution::admit::Passed;
 use iop_execution::emission::Terminus;
 use iop_execution::registry::Bound;
+use iop_execution::vitals::Vitals;
 use iop_execution::watchdog::{Cancel, Deadline, End, Next, Rules, Seen, Watchdog};
 use iop_execution::{BoxFuture, CallError, Cancelled, Emission, Fence, Permit, cancellation};
 use iop_net::link;
@@ -86,6 +87,7 @@ pub(super) async fn conduct<T, O, R>(
         look: None,
     };
     let mut held = Some((permit, entry));
+    let mut claimed_at = None;
     loop {
         if orders.stop {
             fence.close();
@@ -93,6 +95,7 @@ pub(super) async fn conduct<T, O, R>(
         }
         if orders.probe {
             debug!("the provider is silent: the call is cancelled and its health looked at");
+            claimed_at = Some(now());
             scene.look = Some(Box::pin(node.look_at(&provider, &question)));
         }
         if let Some(ownership) = orders.settle
@@ -111,7 +114,12 @@ pub(super) async fn conduct<T, O, R>(
                 End::Deadline(deadline) => Outcome::Failed(late(deadline)),
                 End::Stalled(stall) => {
                     let observation_seq = node.conclude(provider.key(), &question, stall.health);
-                    Outcome::Failed(stalled(Stall { observation_seq, ..stall }))
+                    let stall = Stall { observation_seq, ..stall };
+                    let vitals = fence.vitals();
+                    let claimed_at = claimed_at.unwrap_or_else(now);
+                    let provider = &provider;
+                    let silence = Silence { stall, head, provider, vitals, claimed_at };
+                    Outcome::Failed(silence.failure())
                 }
             };
             if let Some(claim) = ender.claim() {
@@ -130,6 +138,7 @@ pub(super) async fn conduct<T, O, R>(
         let seen = std::future::poll_fn(|cx| scene.poll(cx, &mut alarm, &fence, next)).await;
         orders = watchdog.look(now(), seen, &fence.vitals());
     }
+    node.watch_zombies(&provider, &question);
     if let Some(record) = record {
         node.journal.end(record, fence.first_progress(), &Outcome::<R>::Cancelled(None));
     }
@@ -226,6 +235,8 @@ fn settle<R>(
         Ownership::Unconfirmed => {
             info!("the provider did not end a call within the close grace: connection reset");
             permit.into_zombie(now());
+            // At once: a look at a server that hangs takes seconds.
+            node.tell(node.providers.count_calls(now()));
         }
     }
     let failure = returned.and_then(|returned| returned.as_ref().err()?.failure());
@@ -258,24 +269,65 @@ fn late(deadline: Deadline) -> Failure {
     Failure::new(ErrorCode::DeadlineExceeded, message)
 }
 
-/// Says what happened in numbers and words of our own; nothing of the provider's gets in.
-fn stalled(stall: Stall) -> Failure {
-    let phase = match stall.phase {
-        StallPhase::Sending => "while the request was being sent",
-        StallPhase::BeforeHead => "before its response began",
-        StallPhase::MidStream => "in the middle of its response",
-    };
-    let message = format!(
-        "the provider was silent for {} ms {phase}; {} ms are allowed",
-        stall.silent.as_millis(),
-        stall.timeout.as_millis(),
-    );
-    warn!(
-        silent_for = ?stall.silent,
-        phase = %stall.phase,
-        ownership = %stall.ownership,
-        health = %stall.health,
-        "the provider stopped responding"
-    );
-    Failure { stall: Some(stall), ..Failure::new(ErrorCode::ResponseStalled, message) }
+/// What a terminal says of a stall beside its fields.
+struct Silence<'a> {
+    stall: Stall,
+    head: &'a RequestHead,
+    provider: &'a Bound,
+    vitals: Vitals,
+    claimed_at: Instant,
+}
+
+impl Silence<'_> {
+    /// Says what happened in numbers and words of our own; nothing that the provider said gets in.
+    fn failure(&self) -> Failure {
+        let Self { stall, head, .. } = self;
+        let key = self.key();
+        let (silent, allowed) = (stall.silent.as_millis(), stall.timeout.as_millis());
+        let looked_for = now().saturating_duration_since(self.claimed_at).as_millis();
+        warn!(
+            run = %head.work.run_id,
+            attempt = %head.work.attempt,
+            provider = %head.provider,
+            target = %head.target,
+            silent_ms = silent,
+            allowed_ms = allowed,
+            key,
+            phase = %stall.phase,
+            ownership = %stall.ownership,
+            health = %stall.health,
+            "the provider stopped responding"
+        );
+        let message = format!(
+            "provider `{}` was silent for {silent} ms {}; its `{key}` allows {allowed} ms, raise it if \
+             the provider may need longer. Its node then took {looked_for} ms to end the call and to \
+             look at the provider",
+            head.provider,
+            self.phase(),
+        );
+        Failure { stall: Some(*stall), ..Failure::new(ErrorCode::ResponseStalled, message) }
+    }
+
+    fn phase(&self) -> &'static str {
+        match self.stall.phase {
+            StallPhase::Sending => "while the request was being sent",
+            StallPhase::BeforeHead => "before its response began",
+            // A head, and nothing behind it.
+            StallPhase::MidStream
+                if self.vitals.first_progress() == self.vitals.last_progress() =>
+            {
+                "right after its response began"
+            }
+            StallPhase::MidStream => "in the middle of its response",
+        }
+    }
+
+    /// Names the setting whose time was over.
+    fn key(&self) -> &'static str {
+        let is_stall = self.stall.timeout == self.head.stall_timeout.duration();
+        match self.provider.first_response_timeout() {
+            Some(limit) if limit == self.stall.timeout && !is_stall => "first_response_timeout",
+            Some(_) | None => "response_stall_timeout",
+        }
+    }
 }

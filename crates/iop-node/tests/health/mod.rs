@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use iop_net::link::Answer;
 use iop_node::Secrets;
-use iop_testkit::script::Step;
+use iop_testkit::script::{OnCancel, Script, Step};
 use iop_testkit::{ScriptedProvider, answer};
 use iop_wire::v1::{self, HealthEvidence, ProviderState};
 
@@ -18,12 +18,17 @@ const PATH: &str = "/v1/chat/completions";
 const STALL_MS: i64 = 300;
 
 async fn with_lab() -> (Rig, ScriptedProvider) {
+    with_places(0).await
+}
+
+/// A server that takes so many calls at once; 0 as its adapter says.
+async fn with_places(max_concurrency: u32) -> (Rig, ScriptedProvider) {
     let lab = ScriptedProvider::start().await;
     lab.set_models(&["m"]);
     lab.on("/health", |_| answer::sized(200, "application/json", "{}"));
-    let rig =
-        Rig::start(vec![provider("lab", "openai_compat", &lab.endpoint())], Secrets::default())
-            .await;
+    let entry =
+        v1::ProviderConfig { max_concurrency, ..provider("lab", "openai_compat", &lab.endpoint()) };
+    let rig = Rig::start(vec![entry], Secrets::default()).await;
     rig.wait_for_state("lab", ProviderState::Ready).await;
     (rig, lab)
 }
@@ -140,6 +145,38 @@ async fn no_token_is_asked_for_while_a_neighbour_gets_on_which_is_the_evidence()
     };
     assert_eq!(stall(&answers).health(), HealthEvidence::AvailableRequestStalled);
     assert_eq!(looks(&lab), 0);
+}
+
+/// A server of one place that serves a look works at nothing else; of one with two that shows nothing.
+#[tokio::test]
+async fn a_served_token_frees_the_zombie_of_a_server_that_takes_one_call_at_once() {
+    for (places, is_shown) in [(1, true), (2, false)] {
+        let (rig, lab) = with_places(places).await;
+        lab.once(PATH, |request| {
+            answer::stream_start(request).on_cancel(OnCancel::Ignore).then(Step::Hold)
+        });
+        let stall = stall(&all(rig.send(tunnel(impatient()), CHAT)).await);
+        assert_eq!(stall.health(), HealthEvidence::AvailableRequestStalled);
+        rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
+        assert_eq!(looks(&lab), 1, "it was asked before there was a zombie");
+        if is_shown {
+            rig.wait_until(|seen| seen.providers["lab"].zombies == 0).await;
+            assert_eq!(looks(&lab), 2);
+            assert!(all(rig.send(tunnel(head("lab", "m")), CHAT)).await.len() > 2);
+        }
+    }
+}
+
+/// The look at a server that hangs takes seconds; that its place is taken is told before.
+#[tokio::test]
+async fn a_zombie_is_told_when_it_becomes_one() {
+    let (rig, lab) = with_places(1).await;
+    lab.once(PATH, |request| {
+        answer::stream_start(request).on_cancel(OnCancel::Ignore).then(Step::Hold)
+    });
+    lab.on("/v1/models", |_| Script::new().hold());
+    let _ = stall(&all(rig.send(tunnel(impatient()), CHAT)).await);
+    assert_eq!(rig.known("lab").zombies, 1, "with the terminal at the latest");
 }
 
 #[tokio::test]
