@@ -60,6 +60,11 @@ pub const MAX_STREAMS: u32 = 4096;
 pub const LINK_MEMORY: u64 = 64 * MIB;
 /// Client connections open at once: as many as one link has streams.
 pub const CLIENT_CONNECTIONS: u32 = 4096;
+/// The longest that a stream's head may be held back: clients and proxies give up on a response without
+/// a head after minutes.
+pub const MAX_HOLD_HEAD: Duration = Duration::from_secs(5 * 60);
+/// The longest `first_response_timeout`, as of `response_stall_timeout`.
+pub const MAX_FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(DAY);
 /// A call that was cancelled and never seen to return gives its permit back after this.
 pub use iop_types::stall::ZOMBIE_CEILING;
 

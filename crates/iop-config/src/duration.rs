@@ -90,6 +90,35 @@ pub(crate) mod text {
     }
 }
 
+/// Reads a duration that has a largest value, which a mistake is told with what was written.
+pub(crate) fn at_most<'de, D: serde::Deserializer<'de>>(
+    from: D,
+    most: Duration,
+) -> Result<Duration, D::Error> {
+    struct AtMost(Duration);
+
+    impl serde::de::Visitor<'_> for AtMost {
+        type Value = Duration;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a duration like 500ms, 30s, 5m or 1h30m")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Duration, E> {
+            let duration = parse(text).map_err(E::custom)?;
+            if duration > self.0 {
+                let most = format(self.0);
+                return Err(E::custom(format_args!(
+                    "`{text}` is more than {most}: write at most {most}"
+                )));
+            }
+            Ok(duration)
+        }
+    }
+
+    from.deserialize_str(AtMost(most))
+}
+
 /// Serde form of an optional duration.
 pub(crate) mod optional {
     use std::time::Duration;

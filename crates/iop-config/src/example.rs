@@ -42,7 +42,8 @@ nodes:
         # api_key: {{ node_secret: lab }} # named in the Node's own file; never written here
         headers: {{}}                 # further ones for the server, like X-Title: home
         usage: exact                # exact | observed
-        hosted: false               # absent: true where the endpoint is not on a private address
+        hosted: false               # absent: true where the endpoint is not on a loopback or
+                                    # private address
   laptop: {{}}                        # no providers listed: the Node looks for model servers
 
 routes:

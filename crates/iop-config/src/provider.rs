@@ -11,7 +11,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::Endpoint;
-use crate::{duration, schema};
+use crate::schema;
 
 /// One served endpoint on a Node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,13 +42,14 @@ pub struct Provider {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
     /// How long the provider may be silent before a request ends with `response_stalled`: 1ms … 24h.
-    /// Waiting for a slow client, or for the rest of an upload, is no silence.
+    /// Waiting for a slow client, or for the rest of an upload, is no silence. An answer that is not
+    /// streamed sends no byte before it is whole: the time must be longer than the longest of them.
     #[serde(default, with = "stall_timeout")]
     #[schemars(schema_with = "schema::duration")]
     pub response_stall_timeout: StallTimeout,
     /// How long the provider may take to its response head once it has the whole request; then the
-    /// request ends with `response_stalled`. Absent means no bound of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "duration::optional")]
+    /// request ends with `response_stalled`: at most 24h. Absent means no bound of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "first_response")]
     #[schemars(schema_with = "schema::duration")]
     pub first_response_timeout: Option<Duration>,
     /// Key that the server asks for, named and never written here.
@@ -204,9 +205,33 @@ fn all_targets() -> Vec<Target> {
 }
 
 /// Serde form of a stall timeout.
+mod first_response {
+    use std::time::Duration;
+
+    use serde::de::{Deserialize, Deserializer};
+
+    use crate::{defaults, duration};
+
+    pub(super) use duration::optional::serialize;
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        struct Bounded(Duration);
+
+        impl<'de> Deserialize<'de> for Bounded {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                duration::at_most(from, defaults::MAX_FIRST_RESPONSE_TIMEOUT).map(Self)
+            }
+        }
+
+        Ok(Option::<Bounded>::deserialize(from)?.map(|Bounded(value)| value))
+    }
+}
+
 mod stall_timeout {
     use iop_types::StallTimeout;
-    use serde::de::{Deserializer, Error};
+    use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
 
     use crate::duration;
@@ -218,6 +243,9 @@ mod stall_timeout {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<StallTimeout, D::Error> {
-        StallTimeout::from_config(duration::text::deserialize(from)?).map_err(D::Error::custom)
+        let text = String::deserialize(from)?;
+        let written = duration::parse(&text).map_err(D::Error::custom)?;
+        StallTimeout::from_config(written)
+            .map_err(|_| D::Error::custom(format_args!("`{text}` is outside 1 ms … 24 h")))
     }
 }

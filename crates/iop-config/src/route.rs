@@ -30,9 +30,9 @@ pub struct Route {
     #[schemars(schema_with = "schema::usage")]
     pub usage: UsageMode,
     /// How long the head of a stream is held back until its first progress, so that an early
-    /// failure can still be tried again elsewhere. 0 means not at all. Only where `recovery` is
+    /// failure can still be tried again elsewhere: at most 5m, 0 means not at all. Only where `recovery` is
     /// `full`: [recovery](recovery.md).
-    #[serde(default = "default_hold_head", with = "duration::text")]
+    #[serde(default = "default_hold_head", with = "hold_head")]
     #[schemars(schema_with = "schema::duration")]
     pub hold_head: Duration,
     /// Which failures may be tried again, while no byte of the response has reached the client. A
@@ -104,6 +104,20 @@ impl Default for Queue {
             timeout: defaults::QUEUE_TIMEOUT,
             wait_for_node: defaults::WAIT_FOR_NODE,
         }
+    }
+}
+
+mod hold_head {
+    use std::time::Duration;
+
+    use serde::de::Deserializer;
+
+    use crate::{defaults, duration};
+
+    pub(super) use duration::text::serialize;
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        duration::at_most(from, defaults::MAX_HOLD_HEAD)
     }
 }
 

@@ -48,6 +48,20 @@ fn an_unknown_key_names_its_place_the_nearest_key_and_all_allowed_ones() {
 }
 
 #[test]
+fn a_key_in_the_wrong_place_says_where_it_belongs() {
+    assert!(
+        said(&route("response_stall_timeout: 3s")).ends_with(
+            "`routes.r.response_stall_timeout`: is no key of this place: it belongs to \
+             `nodes.NODE.providers.PROVIDER.response_stall_timeout`"
+        ),
+        "{}",
+        said(&route("response_stall_timeout: 3s"))
+    );
+    let text = said(&provider("recovery: off"));
+    assert!(text.ends_with("it belongs to `routes.ROUTE.recovery`"), "{text}");
+}
+
+#[test]
 fn a_missing_key_names_its_owner() {
     assert_eq!(said("group: home\n"), "edge.yaml:1:1: `version`: is missing");
     let text = "version: 1\nroutes:\n  r:\n    candidates:\n      - { node: a, provider: p }\n";
@@ -102,12 +116,12 @@ fn a_value_of_the_wrong_kind_names_what_is_expected() {
 fn an_unknown_word_names_the_nearest_and_all_of_them() {
     assert_eq!(
         said(&route("candidates: [{ node: a, provider: one, target: m }]\n    policy: least_load")),
-        "edge.yaml:12:13: `routes.r.policy`: unknown value; did you mean `least_loaded`? (allowed: \
+        "edge.yaml:12:13: `routes.r.policy`: unknown value `least_load`; did you mean `least_loaded`? (allowed: \
          least_loaded, ordered, weighted, affinity)"
     );
     assert!(said("version: 1\nnodes: { a: { providers: { p: { adapter: olama } } } }\n").contains(
-        "`nodes.a.providers.p.adapter`: unknown value; did you mean `ollama`? (allowed: mock, \
-         openai_compat, ollama, vllm)"
+        "`nodes.a.providers.p.adapter`: unknown value `olama`; did you mean `ollama`? (allowed: \
+         mock, openai_compat, ollama, vllm)"
     ));
 }
 
@@ -125,8 +139,15 @@ fn durations_sizes_and_addresses_say_how_they_are_written() {
     for value in ["0", "0s", "25h", "86400001ms"] {
         let text = said(&provider(&format!("response_stall_timeout: {value}")));
         assert!(text.contains("`nodes.a.providers.p.response_stall_timeout`: "), "{text}");
-        assert!(text.contains("outside 1 ms … 24 h"), "{text}");
+        assert!(text.contains(&format!("`{value}` is outside 1 ms … 24 h")), "{text}");
     }
+    for (text, says) in [
+        (provider("first_response_timeout: 48h"), "`48h` is more than 1d: write at most 1d"),
+        (route("hold_head: 301s\n    candidates: []"), "`301s` is more than 5m: write at most 5m"),
+    ] {
+        assert!(said(&text).contains(says), "{}", said(&text));
+    }
+    assert!(EdgeConfig::parse(&provider("first_response_timeout: 24h"), "f").is_ok());
     for value in ["1ms", "24h", "5m"] {
         let text = provider(&format!("response_stall_timeout: {value}"));
         assert!(EdgeConfig::parse(&text, "f").is_ok(), "{value}");

@@ -56,12 +56,14 @@ pub enum StartError {
     Routes(#[from] ConfigError),
     /// An address cannot be listened on.
     #[error(
-        "listen.{key}: cannot listen on {address}: stop the process that holds it, or set another \
-         address"
+        "cannot listen on {address}: stop the process that holds it, or set another address by `{flag}` \
+         or `listen.{key}`"
     )]
     Listen {
         /// Key under `listen`.
         key: &'static str,
+        /// The flag of the command line for the same.
+        flag: &'static str,
         /// The address.
         address: SocketAddr,
         /// What the operating system says.
@@ -300,7 +302,12 @@ async fn bind(
     key: &'static str,
     address: SocketAddr,
 ) -> Result<(Box<dyn Listener>, SocketAddr), StartError> {
-    let failed = |source| StartError::Listen { key, address, source };
+    let flag = match key {
+        "clients" => "--listen",
+        "nodes" => "--node-listen",
+        _ => "--admin-listen",
+    };
+    let failed = |source| StartError::Listen { key, flag, address, source };
     let listener = net.listen(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))

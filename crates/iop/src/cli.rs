@@ -21,8 +21,7 @@ const EVERYWHERE: &str = "Options of every command";
 #[command(after_help = "Start here:  iop up          serves what runs on this machine\n\
                         \x20            iop up --demo   serves a built-in provider, to try it out")]
 pub(crate) struct Cli {
-    /// What is logged, as in `info` or `iop_net=debug,warn` [default: info for `iop edge` and `iop
-    /// node run`, else warn]
+    /// What is logged [default: warn; info for `iop edge` and `iop node run`]
     #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FILTER", env = "IOP_LOG")]
     pub log: Option<String>,
 
@@ -125,7 +124,7 @@ impl Command {
 /// `iop up`
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// A provider to serve; may be repeated. Without one, local model servers are looked for
+    /// A provider to serve; may be repeated. Without: local model servers
     #[arg(long = "provider", value_name = "NAME=ADAPTER:URL")]
     pub providers: Vec<ProviderFlag>,
 
@@ -133,15 +132,15 @@ pub(crate) struct Up {
     #[arg(long, conflicts_with_all = ["providers", "config"])]
     pub demo: bool,
 
-    /// Send one chat with this text through the whole path, print the answer, go on serving
+    /// Send one chat through the whole path, print the answer, go on
     #[arg(long = "try", value_name = "TEXT")]
     pub try_text: Option<String>,
 
-    /// Calls that each provider given here takes at once [default: by adapter]
+    /// Calls each provider given here takes at once [default: by adapter]
     #[arg(long, value_name = "N", requires = "providers", conflicts_with = "demo")]
     pub max_concurrency: Option<NonZeroU32>,
 
-    /// Let `iop ollama` pull, copy and delete models of every Ollama that is served here
+    /// Let `iop ollama` pull, copy and delete models of Ollamas here
     #[arg(long, conflicts_with = "demo")]
     pub manage_models: bool,
 
@@ -149,7 +148,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "FILE", env = "IOP_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// A Node file, for secrets; its `egress` alone then says what may be dialled
+    /// A Node file, for secrets; its `egress` then says what may be dialled
     #[arg(long, value_name = "FILE", env = "IOP_NODE_CONFIG")]
     pub node_config: Option<PathBuf>,
 
@@ -406,5 +405,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_up_fits_eighty_columns() {
+        let help = Cli::try_parse_from(["iop", "up", "--help"]).unwrap_err().to_string();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
     }
 }

@@ -219,24 +219,17 @@ fn page(whole: &Whole) -> String {
             .iter()
             .map(|provider| row(provider, whole.transport.as_ref()))
             .collect();
-        let headings = [
-            "PROVIDER",
-            "ADAPTER",
-            "STATE",
-            "CAPACITY",
-            "RUNS",
-            "TUNNEL",
-            "CONNECTIONS",
-            "COMMANDS",
-        ];
+        let headings = ["PROVIDER", "ADAPTER", "STATE", "CAPACITY", "CONNECTIONS"];
         text.push_str(&crate::table::table(headings, &rows));
+        for provider in &capabilities.providers {
+            text.push_str(&abilities(provider));
+        }
     }
     text
 }
 
-fn row(provider: &Provider, transport: Option<&Transport>) -> [String; 8] {
+fn row(provider: &Provider, transport: Option<&Transport>) -> [String; 5] {
     let dash = || "-".to_owned();
-    let list = |names: Vec<String>| if names.is_empty() { dash() } else { names.join(", ") };
     let connections = transport
         .and_then(|transport| {
             transport.providers.iter().find(|other| other.provider == provider.provider)
@@ -247,15 +240,22 @@ fn row(provider: &Provider, transport: Option<&Transport>) -> [String; 8] {
         provider.adapter.clone(),
         provider.state.clone(),
         provider.capacity.to_string(),
-        list(provider.runs.clone()),
-        relayed(&provider.tunnel),
         connections,
-        permitted(&provider.commands).to_owned(),
     ]
 }
 
-/// How wide the column of relayed operations becomes at most: all of them are in `-o json`.
-const TUNNEL_WIDTH: usize = 60;
+/// Says what a provider can do, in lines below the table, which would be too wide with it.
+fn abilities(provider: &Provider) -> String {
+    let runs = if provider.runs.is_empty() { "-".to_owned() } else { provider.runs.join(", ") };
+    let (name, tunnel) = (shown(&provider.provider), relayed(&provider.tunnel));
+    let commands = permitted(&provider.commands);
+    let runs = shown(&runs);
+    format!("{name} runs: {runs}; commands: {commands}\n{name} relays: {tunnel}\n")
+}
+
+/// How wide the list of relayed operations becomes at most, so that a line fits 80 columns: all of them
+/// are in `-o json`.
+const TUNNEL_WIDTH: usize = 54;
 
 /// Names what is relayed by the last parts of the paths, OpenAI's first, as many as fit.
 fn relayed(operations: &[Operation]) -> String {
@@ -322,7 +322,9 @@ mod tests {
             } },
             "capabilities": { "adapters": ["ollama"], "providers": [{
                 "provider": "o", "adapter": "ollama", "state": "ready", "capacity": 4,
-                "runs": ["chat"], "tunnel": [],
+                "runs": ["chat", "completion", "embeddings"],
+                "tunnel": (0..40).map(|at| json!({ "method": "GET", "path": format!("/v1/name-{at}") }))
+                    .collect::<Vec<_>>(),
                 "commands": [
                     { "method": "GET", "path": "/api/ps", "manages": false, "permitted": true },
                     { "method": "POST", "path": "/api/pull", "manages": true, "permitted": false },
@@ -334,6 +336,7 @@ mod tests {
         assert!(!text.contains('\u{1b}') && text.contains("\\u{1b}"), "{text}");
         assert!(text.contains("reads\n") && !text.contains("manages"), "{text}");
         assert!(text.contains("2 open, 1 idle"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("credit out  0 B (peak 64 KiB) of 64 MiB\n"), "{text}");
         assert!(text.contains("credit in   4 KiB (peak 4 KiB) of 64 MiB\n"), "{text}");
     }
@@ -351,7 +354,7 @@ mod tests {
         let many: Vec<_> = (10..40).map(|at| format!("/v1/name-{at}")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         let text = named(&many);
-        assert!(text.starts_with("name-10, name-11, ") && text.ends_with(", +24"), "{text}");
+        assert!(text.starts_with("name-10, name-11, ") && text.ends_with(", +25"), "{text}");
         assert!(text.len() <= TUNNEL_WIDTH, "{text}");
         assert_eq!(named(&[&"x".repeat(70)]), "+1");
     }

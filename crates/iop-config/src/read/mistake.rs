@@ -1,6 +1,7 @@
 //! What the parser could not make sense of, in words that help.
 //!
-//! Values are not repeated, except by our own messages: one that is out of place may be a secret.
+//! Values are not repeated, except by our own messages and where one of a few words is expected: one
+//! that is out of place may be a secret.
 
 use serde_saphyr::Error as YamlError;
 
@@ -19,7 +20,10 @@ pub(super) fn problem(error: &YamlError, tree: &Tree) -> Problem {
     let message = match error {
         YamlError::SerdeUnknownField { field, expected, .. } => {
             path = key.or(value).cloned().unwrap_or_default();
-            not_yet(field, expected).map_or_else(|| unknown("key", field, expected), str::to_owned)
+            not_yet(field, expected)
+                .map(str::to_owned)
+                .or_else(|| elsewhere(field))
+                .unwrap_or_else(|| unknown("key", field, expected))
         }
         YamlError::SerdeMissingField { field, .. } => {
             // The place is the last key beside which the field is missing, or the empty owner.
@@ -35,7 +39,7 @@ pub(super) fn problem(error: &YamlError, tree: &Tree) -> Problem {
         }
         _ if let Some(hint) = secret_hint(&path) => hint.to_owned(),
         YamlError::SerdeUnknownVariant { variant, expected, .. } => {
-            unknown("value", variant, expected)
+            unknown(&format!("value{}", repeated(variant)), variant, expected)
         }
         YamlError::DuplicateMappingKey { key, .. } => {
             format!("`{}` is written twice: keep one of them", key.as_deref().unwrap_or("a key"))
@@ -74,6 +78,38 @@ fn unknown(what: &str, text: &str, allowed: &[&str]) -> String {
     message.push_str(&format!(" (allowed: {})", allowed.join(", ")));
     message
 }
+
+/// Repeats a word that is no longer than one is.
+fn repeated(word: &str) -> String {
+    let is_word = word.len() <= 40 && !word.chars().any(char::is_control);
+    if is_word { format!(" `{word}`") } else { String::new() }
+}
+
+/// Says where a key belongs that is known at one other place only.
+fn elsewhere(key: &str) -> Option<String> {
+    let (place, _) = PLACES.into_iter().find(|(_, keys)| keys.contains(&key))?;
+    Some(format!("is no key of this place: it belongs to `{place}.{key}`"))
+}
+
+/// Keys that people write at another place, and where they belong.
+const PLACES: [(&str, &[&str]); 3] = [
+    (
+        "nodes.NODE.providers.PROVIDER",
+        &[
+            "adapter",
+            "endpoint",
+            "targets",
+            "max_concurrency",
+            "context_size",
+            "response_stall_timeout",
+            "first_response_timeout",
+            "hosted",
+            "manage_models",
+        ],
+    ),
+    ("routes.ROUTE", &["policy", "candidates", "hold_head", "recovery"]),
+    ("routes.ROUTE.queue", &["max_waiting", "wait_for_node"]),
+];
 
 /// Finds the name that was probably meant.
 pub(crate) fn closest<'a>(text: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -10,7 +10,7 @@
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iop_execution::admit::Passed;
 use iop_execution::emission::Terminus;

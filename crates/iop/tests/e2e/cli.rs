@@ -61,8 +61,13 @@ async fn what_cannot_be_started_is_refused_with_what_to_do() {
         for pair in ports().chunks(2).filter(|pair| pair[0] != flag) {
             arguments.extend(pair);
         }
-        refused(&arguments, 1, &["cannot listen on", &taken, "stop the process that holds it"])
-            .await;
+        let named = format!("`{flag}`");
+        refused(
+            &arguments,
+            1,
+            &["cannot listen on", &taken, "stop the process that holds it", &named],
+        )
+        .await;
     }
     let open = ["up", "--demo", "--data-dir", &data, "--listen", "0.0.0.0:0"];
     refused(&open, 1, &["`listen.clients`", "not a loopback address", "managed mode"]).await;
