@@ -208,7 +208,7 @@ fn all_targets() -> Vec<Target> {
 mod first_response {
     use std::time::Duration;
 
-    use serde::de::{Deserialize, Deserializer};
+    use serde::de::Deserializer;
 
     use crate::{defaults, duration};
 
@@ -217,15 +217,7 @@ mod first_response {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Duration>, D::Error> {
-        struct Bounded(Duration);
-
-        impl<'de> Deserialize<'de> for Bounded {
-            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                duration::at_most(from, defaults::MAX_FIRST_RESPONSE_TIMEOUT).map(Self)
-            }
-        }
-
-        Ok(Option::<Bounded>::deserialize(from)?.map(|Bounded(value)| value))
+        duration::at_most(from, defaults::MAX_FIRST_RESPONSE_TIMEOUT).map(Some)
     }
 }
 
