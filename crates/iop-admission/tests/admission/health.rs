@@ -377,7 +377,7 @@ impl Paper {
             }
             Step::Cool { index, seconds } if !self.held.is_empty() => {
                 let permit = &self.held[index % self.held.len()];
-                self.edge.admission.cool(self.edge.now, permit, SECOND * seconds as u32);
+                self.edge.admission.cool(self.edge.now, permit, Duration::from_secs(seconds));
                 self.edge.drain();
             }
             Step::End { .. } | Step::Cool { .. } => {}
@@ -387,7 +387,7 @@ impl Paper {
                 self.edge.status("n", self.generation, status);
             }
             Step::Relink => self.relink(),
-            Step::Advance { seconds } => self.edge.advance(SECOND * seconds as u32),
+            Step::Advance { seconds } => self.edge.advance(Duration::from_secs(seconds)),
         }
         let granted = std::mem::take(&mut self.edge.granted);
         self.held.extend(granted.into_values());
