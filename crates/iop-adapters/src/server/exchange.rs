@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use iop_execution::{CallError, Cancelled, Outlet, Sent};
-use iop_net::http::{Call, Frame, Head, Sending};
+use iop_net::http::{Call, Frame, Head, Phase, Sending};
 use iop_types::Failure;
 
 use super::failure::failure_of;
@@ -28,6 +28,11 @@ use super::failure::failure_of;
 /// How long a provider whose answer is unusable, or said to be over, may take to end before it is
 /// reset; the close grace of a cancelled call.
 const CLOSE_GRACE: Duration = iop_execution::watchdog::CLOSE_GRACE;
+
+/// How long a cancelled provider may take to end that has not been sent its whole request. A FIN can
+/// wait behind bytes that it never reads, and it has a second to see that its client left; what it has
+/// is no request that it could be working at, so that its end need not be seen.
+const UNSENT_GRACE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Exchange<'a> {
     call: Call,
@@ -155,10 +160,16 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Tells the provider to stop and returns when its end was seen.
+    /// Tells the provider to stop and returns when its end was seen, or need not be; then the drop
+    /// resets the connection.
     async fn wind_up(&mut self) -> CallError {
+        let is_unsent = self.call.phase() == Phase::Sending;
         self.call.cancel();
-        self.call.returned().await;
+        if is_unsent {
+            let _ = tokio::time::timeout(UNSENT_GRACE, self.call.returned()).await;
+        } else {
+            self.call.returned().await;
+        }
         CallError::Cancelled
     }
 }

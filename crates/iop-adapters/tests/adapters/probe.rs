@@ -340,7 +340,7 @@ async fn a_node_that_holds_all_it_may_still_sees_its_servers() {
     let memory = Budget::new(0);
     let tools = Tools { memory: memory.clone(), ..tools() };
     let adapter = iop_adapters::build(&settings(&lab.endpoint()), &tools).unwrap();
-    assert_eq!(adapter.probe().unwrap().probe(look_at("m")).await, ProbeOutcome::Available);
+    assert_eq!(adapter.probe().unwrap().probe(look_at("m")).await, ProbeOutcome::Served);
     assert_eq!(adapter.discover().await.unwrap().targets, ["m".into()]);
     assert_eq!(memory.stats().refused, 0);
 }

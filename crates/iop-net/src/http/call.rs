@@ -406,7 +406,10 @@ impl Call {
 
     /// Nothing more of the response is of use.
     fn fail(&mut self) {
-        if self.lane().is_none_or(|lane| lane.line().has_peer_ended()) {
+        let has_ended = self.lane().is_none_or(|lane| lane.line().has_peer_ended());
+        // A request whose body was lost never becomes whole, so that nobody works at it; a FIN could
+        // wait for ever behind what the provider does not read of it.
+        if has_ended || self.body_failure().is_some() {
             return self.reset();
         }
         self.cancel();
