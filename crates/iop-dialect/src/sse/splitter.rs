@@ -196,9 +196,10 @@ impl Splitter {
     }
 
     fn keep_line(&mut self, part: &[u8]) {
-        // Whatever is cut off here is more data than the event may have.
-        let room = self.limit.saturating_add(MAX_LINE_HEAD);
-        let room = room.saturating_sub(self.data.len() + self.line.len());
+        // Whatever is cut off here is more data than the event may have, or more of a name than is
+        // kept of it, also where the data leaves little room.
+        let room = self.limit.saturating_add(MAX_LINE_HEAD).saturating_sub(self.data.len());
+        let room = room.max(MAX_NAME_LINE).saturating_sub(self.line.len());
         self.line_cut_off |= part.len() > room;
         self.line.extend_from_slice(&part[..part.len().min(room)]);
     }
@@ -209,6 +210,9 @@ const MAX_LINE_HEAD: usize = BOM.len() + b"data: ".len();
 
 /// Event names that mean something here are far shorter.
 const MAX_NAME: usize = 64;
+
+/// A line whose name is as long as is kept.
+const MAX_NAME_LINE: usize = BOM.len() + b"event: ".len() + MAX_NAME;
 
 enum Line<'l> {
     Blank,
@@ -317,6 +321,21 @@ mod tests {
             assert_eq!(split_anyhow(text.as_bytes(), 64), [data("a")], "{text:?}");
         }
         assert_eq!(split_anyhow(b"event: x\n", 64), []);
+    }
+
+    #[test]
+    fn a_name_behind_much_data_is_read_the_same_however_it_is_cut() {
+        let stream = format!("data: {}\nevent: error\n\n", "x".repeat(60));
+        for cut in 0..stream.len() {
+            let mut splitter = Splitter::new(64);
+            let mut names = Vec::new();
+            for part in [&stream[..cut], &stream[cut..]] {
+                splitter.push(part.as_bytes(), |event| {
+                    names.push(event.map(|event| event.name.to_vec()));
+                });
+            }
+            assert_eq!(names, [Ok(b"error".to_vec())], "cut at {cut}");
+        }
     }
 
     #[test]
