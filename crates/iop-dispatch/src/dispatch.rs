@@ -1,10 +1,13 @@
 //! The machine of one request.
 
+mod output;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use iop_types::{Attempt, CloseReason, ErrorCode, Failure, Form, Recovery, Refusal, Requeue};
 
+pub use self::output::{CancelCause, Output, Relay, Retry, Send};
 use crate::attempt::{AttemptEnd, AttemptRecord, Grant, USAGE_OPTION_REFUSED};
 use crate::deadline::{Clock, Deadlines};
 use crate::outcome::{self, ClientEnd, Commitment, Ended, Evidence, Finish, Outcome};
@@ -61,7 +64,19 @@ pub struct Dispatch {
 enum State {
     /// It waits for a permit.
     Queued { since: Instant },
-    /// An attempt is out and nothing of its response is known.
+    /// An attempt is out.
+    Out(Stage),
+    /// The terminal is out.
+    Done {
+        /// Until when an attempt that was cut may still hold its permit.
+        returning: Option<Instant>,
+    },
+}
+
+/// How far the attempt that is out has got.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// Nothing of its response is known.
     Sent,
     /// The response is not the client's; when it has ended, the candidate is asked again.
     Discarding,
@@ -74,11 +89,6 @@ enum State {
     HeadKnown(Commitment),
     /// The result comes in.
     Streaming(Commitment),
-    /// The terminal is out.
-    Done {
-        /// Until when an attempt that was cut may still hold its permit.
-        returning: Option<Instant>,
-    },
 }
 
 /// Where a request stands, for people.
@@ -114,82 +124,6 @@ struct Fallback {
     is_answer: bool,
     /// Whether the host keeps that answer.
     is_kept: bool,
-}
-
-/// What the host is to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// Send an attempt under the permit that is held.
-    Send(Send),
-    /// Tell the Node to stop the attempt; go on reading until it has ended. It may just have ended by
-    /// itself: then there is nothing to tell and [`Self::Release`] follows at once.
-    Cancel(CancelCause),
-    /// Give up the ticket.
-    LeaveQueue,
-    /// Give the permit back for the old place in the queue, and tell the answer.
-    Requeue(Requeue),
-    /// Give the permit back for the old place in the queue, for another candidate, and tell the
-    /// answer. What was kept of the response is discarded.
-    Retry(Retry),
-    /// The head that was held is the client's, and so is what came behind it.
-    ReleaseHead,
-    /// Give the permit back: the attempt has returned.
-    Release,
-    /// Remember that this target refuses `stream_options`.
-    RememberUsageRefusal,
-    /// The request is over. Only [`Self::Release`] may follow.
-    Finish(Finish),
-}
-
-/// One retry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
-    /// Why.
-    pub reason: Reason,
-    /// Whether the response is kept until the request is over: it may be the last one that a provider
-    /// gives ([`ClientEnd::KeptAnswer`]). It takes the place of an earlier one.
-    pub keeps_answer: bool,
-}
-
-/// One send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Send {
-    /// Its number.
-    pub attempt: Attempt,
-    /// Whether `stream_options.include_usage` is added to the body.
-    pub asks_usage: bool,
-    /// Time left until the first progress.
-    pub first_progress_within: Option<Duration>,
-    /// Time left for the whole.
-    pub ends_within: Option<Duration>,
-}
-
-/// Why an attempt is cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CancelCause {
-    /// The client left.
-    ClientGone,
-    /// The client stopped reading.
-    ClientStalled,
-    /// A deadline passed.
-    Deadline,
-    /// An operator ended the request.
-    Operator,
-    /// The Edge's drain is over.
-    ShuttingDown,
-}
-
-/// What becomes of a piece of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Relay {
-    /// It is the client's.
-    Forward,
-    /// It is kept for the client until [`Output::ReleaseHead`] or [`Output::Retry`]. The host bounds
-    /// what it keeps by [`Dispatch::handle_full`].
-    Hold,
-    /// It is nobody's.
-    Discard,
 }
 
 impl Dispatch {
@@ -246,13 +180,7 @@ impl Dispatch {
                 };
                 self.finish(finish);
             }
-            State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_)
-            | State::Done { .. } => self.late += 1,
+            State::Out(_) | State::Done { .. } => self.late += 1,
         }
     }
 
@@ -262,12 +190,7 @@ impl Dispatch {
     pub fn handle_unsent(&mut self, now: Instant, cause: Requeue) {
         self.claim_overdue(now);
         match self.state {
-            State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_) => {
+            State::Out(_) => {
                 let next = recovery::judge_unsent(&self.facts(now), cause);
                 self.follow(now, next);
             }
@@ -281,17 +204,18 @@ impl Dispatch {
     pub fn handle_head(&mut self, now: Instant, status: u16) -> Relay {
         self.claim_overdue(now);
         match self.state {
-            State::Sent => {
+            State::Out(Stage::Sent) => {
                 if let Some(attempt) = self.attempts.last_mut() {
                     attempt.head_at = Some(self.clock.since_receipt(now));
                 }
                 let facts = self.facts(now);
                 if recovery::is_usage_refusal(&facts, Some(status)) {
-                    self.state = State::Discarding;
+                    self.state = State::Out(Stage::Discarding);
                     return Relay::Discard;
                 }
                 if recovery::is_held_refusal(&facts, status) {
-                    self.state = State::RefusalHeld { status, until: now + REFUSAL_WAIT };
+                    self.state =
+                        State::Out(Stage::RefusalHeld { status, until: now + REFUSAL_WAIT });
                     return Relay::Hold;
                 }
                 self.note_usage_answer(status);
@@ -300,11 +224,13 @@ impl Dispatch {
                 self.know_head(now, Commitment::Tunnel { status }, is_held)
             }
             State::Queued { .. }
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_)
+            | State::Out(
+                Stage::Discarding
+                | Stage::HeadHeld { .. }
+                | Stage::RefusalHeld { .. }
+                | Stage::HeadKnown(_)
+                | Stage::Streaming(_),
+            )
             | State::Done { .. } => self.ignore(),
         }
     }
@@ -314,13 +240,15 @@ impl Dispatch {
     pub fn handle_start(&mut self, now: Instant) -> Relay {
         self.claim_overdue(now);
         match self.state {
-            State::Sent => self.start_run(now),
+            State::Out(Stage::Sent) => self.start_run(now),
             State::Queued { .. }
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_)
+            | State::Out(
+                Stage::Discarding
+                | Stage::HeadHeld { .. }
+                | Stage::RefusalHeld { .. }
+                | Stage::HeadKnown(_)
+                | Stage::Streaming(_),
+            )
             | State::Done { .. } => self.ignore(),
         }
     }
@@ -330,21 +258,21 @@ impl Dispatch {
     pub fn handle_body(&mut self, now: Instant, progress: bool) -> Relay {
         self.claim_overdue(now);
         match self.state {
-            State::Streaming(_) => Relay::Forward,
-            State::HeadKnown(commitment) => {
+            State::Out(Stage::Streaming(_)) => Relay::Forward,
+            State::Out(Stage::HeadKnown(commitment)) => {
                 if progress {
                     self.note_first_token(now, commitment);
                 }
                 Relay::Forward
             }
-            State::HeadHeld { commitment, .. } if progress => {
+            State::Out(Stage::HeadHeld { commitment, .. }) if progress => {
                 self.note_first_token(now, commitment);
                 self.outputs.push_back(Output::ReleaseHead);
                 Relay::Forward
             }
-            State::HeadHeld { .. } | State::RefusalHeld { .. } => Relay::Hold,
+            State::Out(Stage::HeadHeld { .. } | Stage::RefusalHeld { .. }) => Relay::Hold,
             // A run may answer without a start of its own.
-            State::Sent if self.form() == Some(Form::Run) => {
+            State::Out(Stage::Sent) if self.form() == Some(Form::Run) => {
                 let relay = self.start_run(now);
                 if !progress {
                     return relay;
@@ -352,8 +280,8 @@ impl Dispatch {
                 self.note_first_token(now, self.commitment_of_run());
                 Relay::Forward
             }
-            State::Discarding => Relay::Discard,
-            State::Queued { .. } | State::Sent | State::Done { .. } => self.ignore(),
+            State::Out(Stage::Discarding) => Relay::Discard,
+            State::Queued { .. } | State::Out(Stage::Sent) | State::Done { .. } => self.ignore(),
         }
     }
 
@@ -366,12 +294,14 @@ impl Dispatch {
     pub fn handle_ended(&mut self, now: Instant, ended: Ended) {
         self.claim_overdue(now);
         match self.state {
-            State::Discarding => self.ask_without_usage(now),
-            State::Sent
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_) => {
+            State::Out(Stage::Discarding) => self.ask_without_usage(now),
+            State::Out(
+                Stage::Sent
+                | Stage::HeadHeld { .. }
+                | Stage::RefusalHeld { .. }
+                | Stage::HeadKnown(_)
+                | Stage::Streaming(_),
+            ) => {
                 let next = recovery::judge(&self.facts(now), ended);
                 self.follow(now, next);
             }
@@ -383,12 +313,7 @@ impl Dispatch {
     /// The link that carries the attempt ended.
     pub fn handle_node_lost(&mut self, now: Instant, reason: CloseReason) {
         match self.state {
-            State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_) => {
+            State::Out(_) => {
                 let node = self.attempts.last().map(|attempt| attempt.grant.node.as_str());
                 let message = format!(
                     "the link to node `{}` ended ({reason}) before the answer was whole; send the \
@@ -450,18 +375,13 @@ impl Dispatch {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.claim_overdue(now);
         match self.state {
-            State::HeadHeld { until, .. } | State::RefusalHeld { until, .. } if until <= now => {
+            State::Out(Stage::HeadHeld { until, .. } | Stage::RefusalHeld { until, .. })
+                if until <= now =>
+            {
                 self.release_head();
             }
             State::Done { returning: Some(by) } if by <= now => self.returned(),
-            State::Queued { .. }
-            | State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_)
-            | State::Done { .. } => {}
+            State::Queued { .. } | State::Out(_) | State::Done { .. } => {}
         }
     }
 
@@ -469,14 +389,13 @@ impl Dispatch {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Done { returning } => returning,
-            State::HeadHeld { until, .. } | State::RefusalHeld { until, .. } => {
+            State::Out(Stage::HeadHeld { until, .. } | Stage::RefusalHeld { until, .. }) => {
                 Some(self.clock.next().map_or(until, |next| next.min(until)))
             }
             State::Queued { .. }
-            | State::Sent
-            | State::Discarding
-            | State::HeadKnown(_)
-            | State::Streaming(_) => self.clock.next(),
+            | State::Out(
+                Stage::Sent | Stage::Discarding | Stage::HeadKnown(_) | Stage::Streaming(_),
+            ) => self.clock.next(),
         }
     }
 
@@ -495,12 +414,11 @@ impl Dispatch {
     /// Says whether the request may have to be sent again, so that its body must be kept.
     pub fn may_send_again(&self) -> bool {
         match self.state {
-            State::Queued { .. } | State::Sent | State::Discarding | State::RefusalHeld { .. } => {
-                true
-            }
-            State::HeadHeld { .. } => self.follows_losses(),
+            State::Queued { .. }
+            | State::Out(Stage::Sent | Stage::Discarding | Stage::RefusalHeld { .. }) => true,
+            State::Out(Stage::HeadHeld { .. }) => self.follows_losses(),
             // Nothing of an answer that is written at its end has been released yet.
-            State::HeadKnown(commitment) | State::Streaming(commitment) => {
+            State::Out(Stage::HeadKnown(commitment) | Stage::Streaming(commitment)) => {
                 !commitment.is_released() && self.follows_losses()
             }
             State::Done { .. } => false,
@@ -521,11 +439,13 @@ impl Dispatch {
     pub const fn phase(&self) -> Phase {
         match self.state {
             State::Queued { .. } => Phase::Queued,
-            State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. } => Phase::Sent,
-            State::HeadKnown(_) | State::Streaming(_) => Phase::Streaming,
+            State::Out(
+                Stage::Sent
+                | Stage::Discarding
+                | Stage::HeadHeld { .. }
+                | Stage::RefusalHeld { .. },
+            ) => Phase::Sent,
+            State::Out(Stage::HeadKnown(_) | Stage::Streaming(_)) => Phase::Streaming,
             State::Done { .. } => Phase::Ended,
         }
     }
@@ -553,7 +473,7 @@ impl Dispatch {
         let asks_usage = grant.asks_usage;
         let sent_at = self.clock.since_receipt(now);
         self.attempts.push(AttemptRecord::new(attempt, grant, sent_at));
-        self.state = State::Sent;
+        self.state = State::Out(Stage::Sent);
         self.outputs.push_back(Output::Send(Send {
             attempt,
             asks_usage,
@@ -592,29 +512,28 @@ impl Dispatch {
     fn know_head(&mut self, now: Instant, commitment: Commitment, is_held: bool) -> Relay {
         let hold_head = self.spec.policy.hold_head;
         if is_held && !hold_head.is_zero() {
-            self.state = State::HeadHeld { commitment, until: now + hold_head };
+            self.state = State::Out(Stage::HeadHeld { commitment, until: now + hold_head });
             return Relay::Hold;
         }
-        self.state = State::HeadKnown(commitment);
+        self.state = State::Out(Stage::HeadKnown(commitment));
         Relay::Forward
     }
 
     /// Lets the client have what was held.
     fn release_head(&mut self) {
         let commitment = match self.state {
-            State::HeadHeld { commitment, .. } => commitment,
-            State::RefusalHeld { status, .. } => {
+            State::Out(Stage::HeadHeld { commitment, .. }) => commitment,
+            State::Out(Stage::RefusalHeld { status, .. }) => {
                 self.clock.note_progress();
                 Commitment::Tunnel { status }
             }
             State::Queued { .. }
-            | State::Sent
-            | State::Discarding
-            | State::HeadKnown(_)
-            | State::Streaming(_)
+            | State::Out(
+                Stage::Sent | Stage::Discarding | Stage::HeadKnown(_) | Stage::Streaming(_),
+            )
             | State::Done { .. } => return,
         };
-        self.state = State::HeadKnown(commitment);
+        self.state = State::Out(Stage::HeadKnown(commitment));
         self.outputs.push_back(Output::ReleaseHead);
     }
 
@@ -622,7 +541,7 @@ impl Dispatch {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.first_token_at = Some(self.clock.since_receipt(now));
         }
-        self.state = State::Streaming(commitment);
+        self.state = State::Out(Stage::Streaming(commitment));
     }
 
     /// A success without the option, after a refusal with it, proves what the refusal was about.
@@ -660,7 +579,8 @@ impl Dispatch {
             attempt.recovery_eligible = true;
         }
         self.settle_attempt(now, AttemptEnd::Failed(failure.clone()));
-        let keeps_answer = matches!(self.state, State::RefusalHeld { .. }) && reason.is_answer();
+        let keeps_answer =
+            matches!(self.state, State::Out(Stage::RefusalHeld { .. })) && reason.is_answer();
         let is_answer = reason.is_answer();
         // That nobody could be reached says less than what a provider answered before.
         if is_answer || !self.fallback.as_ref().is_some_and(|earlier| earlier.is_answer) {
@@ -704,13 +624,12 @@ impl Dispatch {
     /// client, and replaced by an error otherwise.
     fn judge_whole(&mut self, seen: Evidence) -> Finish {
         let held = match self.state {
-            State::HeadHeld { commitment, .. } => Some(commitment),
-            State::RefusalHeld { status, .. } => Some(Commitment::Tunnel { status }),
+            State::Out(Stage::HeadHeld { commitment, .. }) => Some(commitment),
+            State::Out(Stage::RefusalHeld { status, .. }) => Some(Commitment::Tunnel { status }),
             State::Queued { .. }
-            | State::Sent
-            | State::Discarding
-            | State::HeadKnown(_)
-            | State::Streaming(_)
+            | State::Out(
+                Stage::Sent | Stage::Discarding | Stage::HeadKnown(_) | Stage::Streaming(_),
+            )
             | State::Done { .. } => None,
         };
         let commitment = held.unwrap_or_else(|| self.commitment());
@@ -736,12 +655,7 @@ impl Dispatch {
                 self.outputs.push_back(Output::LeaveQueue);
                 self.finish(end(commitment));
             }
-            State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
-            | State::HeadKnown(_)
-            | State::Streaming(_) => {
+            State::Out(_) => {
                 let finish = end(commitment);
                 self.settle_attempt(now, attempt_end(&finish.outcome));
                 self.outputs.push_back(Output::Cancel(cause));
@@ -809,12 +723,14 @@ impl Dispatch {
 
     const fn commitment(&self) -> Commitment {
         match self.state {
-            State::HeadKnown(commitment) | State::Streaming(commitment) => commitment,
+            State::Out(Stage::HeadKnown(commitment) | Stage::Streaming(commitment)) => commitment,
             State::Queued { .. }
-            | State::Sent
-            | State::Discarding
-            | State::HeadHeld { .. }
-            | State::RefusalHeld { .. }
+            | State::Out(
+                Stage::Sent
+                | Stage::Discarding
+                | Stage::HeadHeld { .. }
+                | Stage::RefusalHeld { .. },
+            )
             | State::Done { .. } => Commitment::Nothing,
         }
     }
@@ -826,23 +742,27 @@ impl Dispatch {
             policy: &self.spec.policy,
             asks_usage: last.is_some_and(|attempt| attempt.grant.asks_usage),
             has_answered: match self.state {
-                State::HeadHeld { .. }
-                | State::RefusalHeld { .. }
-                | State::HeadKnown(_)
-                | State::Streaming(_) => true,
-                State::Queued { .. } | State::Sent | State::Discarding | State::Done { .. } => {
-                    false
-                }
+                State::Out(
+                    Stage::HeadHeld { .. }
+                    | Stage::RefusalHeld { .. }
+                    | Stage::HeadKnown(_)
+                    | Stage::Streaming(_),
+                ) => true,
+                State::Queued { .. }
+                | State::Out(Stage::Sent | Stage::Discarding)
+                | State::Done { .. } => false,
             },
             is_released: self.commitment().is_released(),
             held_refusal: match self.state {
-                State::RefusalHeld { status, .. } => Some(status),
+                State::Out(Stage::RefusalHeld { status, .. }) => Some(status),
                 State::Queued { .. }
-                | State::Sent
-                | State::Discarding
-                | State::HeadHeld { .. }
-                | State::HeadKnown(_)
-                | State::Streaming(_)
+                | State::Out(
+                    Stage::Sent
+                    | Stage::Discarding
+                    | Stage::HeadHeld { .. }
+                    | Stage::HeadKnown(_)
+                    | Stage::Streaming(_),
+                )
                 | State::Done { .. } => None,
             },
             refused_sends: self.refused_sends,
