@@ -5,12 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use iop_dispatch::{ClientEnd, Deadlines, Ended, Evidence, Finish, Outcome, Output, Relay, Spec};
-use iop_types::{
-    ErrorCode, Failure, Form, HealthEvidence, Ownership, Recovery, Refusal, Requeue, Stall,
-    StallPhase,
-};
+use iop_types::{ErrorCode, Failure, Form, Ownership, Recovery, Refusal, Requeue};
 
-use crate::request::{Request, SECOND, grant, policy, spec, whole};
+use crate::request::{Request, SECOND, grant, policy, spec, stalled, whole};
 
 /// What the client has when it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,19 +172,6 @@ fn answer(request: &mut Request, status: u16) {
 
 fn end_unfinished(request: &mut Request, done_seen: bool) {
     request.ended(Ended::Completed(Evidence { finish_seen: false, done_seen, error: None }));
-}
-
-fn stalled(ownership: Ownership) -> Failure {
-    let stall = Stall {
-        timeout: 3 * SECOND,
-        silent: 3 * SECOND,
-        phase: StallPhase::BeforeHead,
-        ownership,
-        health: HealthEvidence::Unknown,
-        observation_seq: Some(1),
-    };
-    let failure = Failure::new(ErrorCode::ResponseStalled, "silent");
-    Failure { stall: Some(stall), ..failure }
 }
 
 /// A streamed chat that has come as far as `stage`.

@@ -6,7 +6,10 @@ use iop_dispatch::{
     AttemptRecord, Budget, CancelCause, ClientEnd, Deadlines, Dispatch, Ended, Evidence, Finish,
     Grant, Output, Policy, Reason, Relay, Retry, Send, Spec,
 };
-use iop_types::{CloseReason, ErrorCode, Failure, Form, Generation, Recovery, Refusal, Requeue};
+use iop_types::{
+    CloseReason, ErrorCode, Failure, Form, Generation, HealthEvidence, Ownership, Recovery,
+    Refusal, Requeue, Stall, StallPhase,
+};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
@@ -227,6 +230,16 @@ impl Request {
         }
     }
 
+    /// The end of a request whose held answer is the client's as it came.
+    pub(crate) fn expect_passed_on(&mut self) {
+        let told = self.take_told();
+        assert!(
+            matches!(&told[..], [Output::ReleaseHead, Output::Release, Output::Finish(finish)]
+                if finish.client == ClientEnd::Clean),
+            "{told:?}"
+        );
+    }
+
     /// The end of a request whose attempt was cut and has not returned yet.
     pub(crate) fn expect_cut(&mut self) -> (CancelCause, Finish) {
         assert!(!self.dispatch.is_over());
@@ -253,6 +266,19 @@ impl Request {
         let attempts = self.dispatch.attempts().iter();
         attempts.map(|a| a.end.as_ref().map_or("", iop_dispatch::AttemptEnd::as_str)).collect()
     }
+}
+
+/// A provider that fell silent before its head.
+pub(crate) fn stalled(ownership: Ownership) -> Failure {
+    let stall = Stall {
+        timeout: 3 * SECOND,
+        silent: 3 * SECOND,
+        phase: StallPhase::BeforeHead,
+        ownership,
+        health: HealthEvidence::Unavailable,
+        observation_seq: Some(1),
+    };
+    Failure { stall: Some(stall), ..Failure::new(ErrorCode::ResponseStalled, "silent") }
 }
 
 /// A response with all that belongs to it.

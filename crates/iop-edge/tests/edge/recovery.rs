@@ -55,6 +55,17 @@ async fn at(node: &mut FakeNode, provider: &str) -> Taken {
     taken
 }
 
+/// Answers with a first piece, after which nothing can be replaced.
+async fn say_hi(taken: &mut Taken, form: Form) {
+    match form {
+        Form::Tunnel => {
+            taken.begin_stream().await;
+            taken.data(CONTENT).await;
+        }
+        Form::Run => taken.text("hi").await,
+    }
+}
+
 fn lost() -> Failure {
     let closed = "the provider closed the connection before it answered";
     Failure { connection_lost: true, ..Failure::new(ErrorCode::ProviderError, closed) }
@@ -258,13 +269,7 @@ async fn after_the_first_byte_nothing_is_tried_again_and_no_text_repeats() {
         let (world, mut node) = pair(form).await;
         let mut client = world.chat(&to("r")).await;
         let mut first = at(&mut node, "p").await;
-        match form {
-            Form::Tunnel => {
-                first.begin_stream().await;
-                first.data(CONTENT).await;
-            }
-            Form::Run => first.text("hi").await,
-        }
+        say_hi(&mut first, form).await;
         client.head().await.unwrap();
         assert!(client.event().await.unwrap().unwrap().contains("hi"));
         first.fail(lost());
@@ -503,13 +508,7 @@ async fn an_operator_ends_a_run_in_the_middle_of_its_answer() {
         let (world, mut node) = pair(form).await;
         let mut client = world.chat(&to("r")).await;
         let mut taken = at(&mut node, "p").await;
-        match form {
-            Form::Tunnel => {
-                taken.begin_stream().await;
-                taken.data(CONTENT).await;
-            }
-            Form::Run => taken.text("hi").await,
-        }
+        say_hi(&mut taken, form).await;
         client.head().await.unwrap();
         client.event().await.unwrap();
         let id = run_at_work(&world).await;

@@ -327,6 +327,7 @@ async fn an_edge_that_stood_still_keeps_its_links_and_their_streams() {
     stream::read_first(&mut client).await;
     group.process.freeze().await;
     provider.release(1);
+    // How long it stands still is what is tested: many times what a scheduler takes.
     tokio::time::sleep(Duration::from_secs(2)).await;
     group.process.thaw();
     assert_eq!(client.body().await.unwrap(), stream::held_rest(3));
