@@ -2,9 +2,12 @@
 //!
 //! Messages say what happened to "the provider" and leave out its address: they reach clients.
 
-use http::HeaderMap;
+use std::time::SystemTime;
+
 use http::header;
+use http::{HeaderMap, HeaderValue};
 use iop_dialect::openai::ProviderError;
+use iop_dialect::retry_after;
 use iop_net::http::{CallError, Cut, Phase};
 use iop_types::{ErrorCode, Failure};
 
@@ -106,11 +109,10 @@ pub(crate) fn refused(
     redactor: &Redactor,
 ) -> Failure {
     let failure = ProviderError::from_body(body).into_failure(Some(status));
-    let retry_after_s = headers
-        .get(header::RETRY_AFTER)
-        .and_then(|value| value.to_str().ok())
-        // The other form is a date, which needs a clock to mean anything.
-        .and_then(|value| value.trim().parse().ok());
+    let value = |name| headers.get(name).map(HeaderValue::as_bytes);
+    let retry_after_s = value(header::RETRY_AFTER)
+        .and_then(|wish| retry_after(wish, value(header::DATE), SystemTime::now()))
+        .map(|wish| wish.as_secs().try_into().unwrap_or(u32::MAX));
     redactor.redact(Failure { retry_after_s, ..failure })
 }
 
@@ -185,14 +187,20 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_in_seconds_and_a_date_is_left_alone() {
-        let retry = |value: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static(value));
-            refused(429, &headers, b"{}", &Redactor::new([])).retry_after_s
+    fn retry_after_is_read_in_seconds_and_as_a_date_by_the_providers_clock() {
+        let retry = |value: &'static str, date: Option<&'static str>| {
+            let value = (header::RETRY_AFTER, value);
+            let date = date.map(|date| (header::DATE, date));
+            let headers = date.into_iter().chain([value]);
+            let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+            refused(429, &headers.collect(), b"{}", &Redactor::new([])).retry_after_s
         };
-        assert_eq!(retry("7"), Some(7));
-        assert_eq!(retry("Wed, 21 Oct 2026 07:28:00 GMT"), None);
-        assert_eq!(retry("-1"), None);
+        assert_eq!(retry("7", None), Some(7));
+        assert_eq!(retry("99999999999999", None), Some(u32::MAX));
+        assert_eq!(retry("-1", None), None);
+        let (sent, until) = ("Tue, 21 Oct 2036 07:28:00 GMT", "Tue, 21 Oct 2036 07:29:30 GMT");
+        assert_eq!(retry(until, Some(sent)), Some(90), "however its clock and ours differ");
+        let left = retry(until, None).expect("a date without a clock counts from now");
+        assert!(left > 90, "{left}");
     }
 }

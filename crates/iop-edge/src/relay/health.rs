@@ -4,9 +4,10 @@
 //! target which was left out, that any request was served to its end, what a Node observed when its
 //! provider fell silent, and a provider's wish to be left alone.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use iop_admission::Candidate;
+use iop_dialect::retry_after;
 use iop_types::{
     ErrorCode, Event, EventKind, Failure, HealthObservation, ResponseHead, TunnelFrame,
 };
@@ -25,6 +26,10 @@ impl State {
             Sign::Progress => held.note_progress(),
             Sign::Served => held.note_served(),
             Sign::Failed => held.note_failed(),
+            Sign::Overloaded(wish) => {
+                held.note_failed();
+                held.note_throttled(Some(wish));
+            }
             Sign::Throttled(wish) => held.note_throttled(wish),
             Sign::Fell(failure) => {
                 if let Some(observation) = observation(held.candidate(), failure) {
@@ -49,6 +54,8 @@ enum Sign<'a> {
     Served,
     /// It cannot be connected to, breaks off, or says itself that it fails.
     Failed,
+    /// It says that it fails, and for how long.
+    Overloaded(Duration),
     /// It has too much to do, and perhaps says for how long.
     Throttled(Option<Duration>),
     /// It fell silent; its Node says what it knows.
@@ -77,6 +84,7 @@ impl<'a> Sign<'a> {
             | TunnelFrame::Cancelled => Self::Nothing,
             TunnelFrame::Head(head) => match head.status {
                 429 => Self::Throttled(wish_of(head)),
+                503 => Self::unavailable(wish_of(head)),
                 500.. => Self::Failed,
                 _ => Self::Nothing,
             },
@@ -95,17 +103,21 @@ impl<'a> Sign<'a> {
     }
 
     fn of_failure(failure: &'a Failure) -> Self {
+        let wish = || failure.retry_after_s.map(|seconds| Duration::from_secs(seconds.into()));
         match (failure.code, failure.provider_status) {
             (ErrorCode::ResponseStalled, _) => Self::Fell(failure),
-            (ErrorCode::RateLimited, _) | (_, Some(429)) => {
-                Self::Throttled(failure.retry_after_s.map(|s| Duration::from_secs(s.into())))
-            }
+            (ErrorCode::RateLimited, _) | (_, Some(429)) => Self::Throttled(wish()),
+            (_, Some(503)) => Self::unavailable(wish()),
             (ErrorCode::ConnectFailed | ErrorCode::Truncated, _) | (_, Some(500..)) => Self::Failed,
             // It answered, if to say that the request is wrong.
             (_, Some(_)) => Self::Served,
             (ErrorCode::ProviderError | ErrorCode::NodeLost, None) => Self::Failed,
             (_, None) => Self::Nothing,
         }
+    }
+
+    fn unavailable(wish: Option<Duration>) -> Self {
+        wish.map_or(Self::Failed, Self::Overloaded)
     }
 }
 
@@ -121,12 +133,14 @@ fn observation(candidate: &Candidate, failure: &Failure) -> Option<HealthObserva
     })
 }
 
-/// Reads how long a provider asks to be left alone. A date is not read: its clock is not ours.
+/// Reads how long a provider asks to be left alone.
 fn wish_of(head: &ResponseHead) -> Option<Duration> {
-    let mut headers = head.headers.iter();
-    let wish = headers.find(|header| header.name.eq_ignore_ascii_case(b"retry-after"))?;
-    let seconds = std::str::from_utf8(&wish.value).ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    let value = |name: &[u8]| {
+        let mut headers = head.headers.iter();
+        let header = headers.find(|header| header.name.eq_ignore_ascii_case(name));
+        header.map(|header| header.value.as_ref())
+    };
+    retry_after(value(b"retry-after")?, value(b"date"), SystemTime::now())
 }
 
 #[cfg(test)]
@@ -165,11 +179,33 @@ mod tests {
         let wish = |text| Sign::Throttled(Some(Duration::from_secs(text)));
         assert_eq!(Sign::of_frame(&head(429, Some("7"))), wish(7));
         assert_eq!(Sign::of_frame(&head(429, None)), Sign::Throttled(None));
-        let date = head(429, Some("Wed, 21 Oct 2026 07:28:00 GMT"));
-        assert_eq!(Sign::of_frame(&date), Sign::Throttled(None));
+        assert_eq!(Sign::of_frame(&head(429, Some("soon"))), Sign::Throttled(None));
         let failure =
             Failure { retry_after_s: Some(3), ..failure(ErrorCode::ProviderError, Some(429)) };
         assert_eq!(Sign::of_failure(&failure), wish(3));
+    }
+
+    #[test]
+    fn a_date_is_a_wish_by_the_clock_of_whoever_says_it() {
+        let TunnelFrame::Head(mut head) = head(429, Some("Mon, 01 Jan 1990 00:00:30 GMT")) else {
+            unreachable!("it was made as a head")
+        };
+        head.headers.push(Header {
+            name: Bytes::from_static(b"date"),
+            value: Bytes::from_static(b"Mon, 01 Jan 1990 00:00:00 GMT"),
+        });
+        let wish = Sign::Throttled(Some(Duration::from_secs(30)));
+        assert_eq!(Sign::of_frame(&TunnelFrame::Head(head)), wish);
+    }
+
+    #[test]
+    fn a_503_that_says_for_how_long_is_a_failure_and_a_wish() {
+        let both = Sign::Overloaded(Duration::from_secs(9));
+        assert_eq!(Sign::of_frame(&head(503, Some("9"))), both);
+        assert_eq!(Sign::of_frame(&head(500, Some("9"))), Sign::Failed);
+        let failure = failure(ErrorCode::ProviderError, Some(503));
+        assert_eq!(Sign::of_failure(&failure), Sign::Failed);
+        assert_eq!(Sign::of_failure(&Failure { retry_after_s: Some(9), ..failure }), both);
     }
 
     #[test]

@@ -78,3 +78,26 @@ async fn a_429_leaves_its_provider_alone_for_as_long_as_it_asks() {
     taken.unary(200, "{}").await;
     assert_eq!(client.head().await.unwrap().status, 200);
 }
+
+#[tokio::test]
+async fn a_date_in_retry_after_counts_by_the_providers_clock_and_a_503_may_ask_too() {
+    // Its clock stands at another decade: what counts is the time between the two.
+    let date = ("date", "Mon, 01 Jan 1990 00:00:00 GMT");
+    let until = ("retry-after", "Mon, 01 Jan 1990 00:01:40 GMT");
+    for status in [429, 503] {
+        let edge = World::with(FILE).await;
+        let mut node = edge.node("box", vec![tunnel("a", &["m"], 4), tunnel("b", &["m"], 4)]).await;
+        let mut client = edge.chat(&chat()).await;
+        let mut taken = node.next().await;
+        taken.respond(status, &[date, until, ("content-length", "0")]).await;
+        taken.end();
+        let head = client.head().await.unwrap();
+        assert_eq!(head.status, status);
+        assert_eq!(head.header("retry-after"), Some(until.1), "the answer is the provider's");
+        let seen = health(&edge).await;
+        let left = seen["cooling_ms"].as_u64();
+        assert!(left.is_some_and(|left| (90_000..=100_000).contains(&left)), "{status}: {seen}");
+        let _client = edge.chat(&chat()).await;
+        assert_eq!(node.next().await.head().provider.as_str(), "b", "{status}");
+    }
+}
