@@ -788,6 +788,7 @@ fn refused(refusal: &Refusal) -> Failure {
     let code = match refusal {
         Refusal::Unsupported { .. } => ErrorCode::InvalidRequest,
         Refusal::NotPermitted { .. } => ErrorCode::Forbidden,
+        Refusal::CredentialDenied(_) => ErrorCode::CredentialUnavailable,
         Refusal::UnknownProvider { .. }
         | Refusal::AmbiguousProvider { .. }
         | Refusal::StaleConfig { .. }

@@ -46,6 +46,7 @@ pub(crate) fn refused_failure(refused: &Refused) -> Failure {
     let code = match refused.reason {
         v1::RefusalReason::Unsupported => ErrorCode::InvalidRequest,
         v1::RefusalReason::NotPermitted => ErrorCode::Forbidden,
+        v1::RefusalReason::CredentialDenied => ErrorCode::CredentialUnavailable,
         v1::RefusalReason::UnknownProvider
         | v1::RefusalReason::AmbiguousProvider
         | v1::RefusalReason::StaleConfig
@@ -110,6 +111,8 @@ fn provider_config(view: &ProviderView<'_>) -> v1::ProviderConfig {
         revision: view.revision.0,
         script: text(provider.script.as_ref().map(ToString::to_string)),
         manage_models: provider.manage_models,
+        slot: String::new(),
+        profile: None,
     }
 }
 

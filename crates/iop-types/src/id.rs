@@ -71,6 +71,14 @@ name! {
     RouteName
 }
 name! {
+    /// Names a caller: the id of a client key, or `local` where none is asked for.
+    Principal
+}
+name! {
+    /// Names a place for a provider's credential at the Edge.
+    Slot
+}
+name! {
     /// Correlates one client call with logs; echoed as `x-request-id`.
     RequestId
 }

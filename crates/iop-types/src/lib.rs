@@ -7,13 +7,15 @@
 //!
 //! Read next: [`id`] for what identifies work, [`event`] and [`tunnel`] for what a provider call
 //! yields, [`command`] for what a Node is asked beside requests, [`code`] for the one table of errors,
-//! [`terminal`] for how a run ends, [`stall`] for what is known of a provider that fell silent.
+//! [`terminal`] for how a run ends, [`stall`] for what is known of a provider that fell silent,
+//! [`lease`] for how a credential comes with a request.
 
 pub mod close_reason;
 pub mod code;
 pub mod command;
 pub mod event;
 pub mod id;
+pub mod lease;
 pub mod provider;
 pub mod request;
 pub mod route;
@@ -31,9 +33,10 @@ pub use command::{
 };
 pub use event::{Event, EventKind, Finish, Part};
 pub use id::{
-    Attempt, CommandId, ConfigRevision, EdgeBootId, Generation, InstanceId, NodeId, ProviderKey,
-    ProviderRevision, RequestId, RouteName, RunId, SessionId, Target, TunnelId,
+    Attempt, CommandId, ConfigRevision, EdgeBootId, Generation, InstanceId, NodeId, Principal,
+    ProviderKey, ProviderRevision, RequestId, RouteName, RunId, SessionId, Slot, Target, TunnelId,
 };
+pub use lease::{LeaseFault, Profile, RecipientKey, Revocation, SealedGrant, SealedLease};
 pub use provider::{AdapterType, Capabilities, Operation, ProviderState, ProviderStatus};
 pub use request::{Form, RequestHead, RunKind, RunRequest, TunnelRequest, WorkKey};
 pub use route::{Policy, Recovery};

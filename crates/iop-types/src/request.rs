@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Attempt, ProviderKey, ProviderRevision, RunId, SessionId, Target, TunnelId};
+use crate::lease::SealedLease;
 use crate::stall_timeout::StallTimeout;
 use crate::tunnel::Header;
 
@@ -70,6 +71,8 @@ pub struct RequestHead {
     pub first_progress_within: Option<Duration>,
     /// Time left for the whole request; `None` when unbounded.
     pub ends_within: Option<Duration>,
+    /// The provider's credential, where the Edge holds it.
+    pub lease: Option<SealedLease>,
 }
 
 /// A normalized run. Its input, the OpenAI object of the kind with unknown members kept, follows as

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::code::ErrorCode;
+use crate::lease::LeaseFault;
 use crate::stall::Stall;
 use crate::stall_timeout::StallTimeoutError;
 
@@ -121,6 +122,9 @@ pub enum Refusal {
     /// The Node drains and takes nothing new.
     #[error("node is draining")]
     Draining,
+    /// The request's credential lease is not good for it: no provider was called.
+    #[error("credential denied: {0}")]
+    CredentialDenied(LeaseFault),
     /// A command that changes what a server holds is not permitted.
     #[error("{what} is not permitted: {remedy}")]
     NotPermitted {
@@ -179,6 +183,7 @@ impl Refusal {
             | Self::UnknownProvider { .. }
             | Self::AmbiguousProvider { .. }
             | Self::Unsupported { .. }
+            | Self::CredentialDenied(_)
             | Self::NotPermitted { .. } => None,
         }
     }

@@ -8,7 +8,7 @@ mod event;
 mod join;
 mod tunnel;
 
-use iop_types::{ErrorCode, Failure, Refusal, Requeue, SessionId};
+use iop_types::{ErrorCode, Failure, LeaseFault, Refusal, Requeue, SessionId};
 
 pub use command::{CommandAnswer, command_frame, command_refusal};
 pub use event::{RunAnswer, run_event, run_refusal};
@@ -27,6 +27,8 @@ pub struct Refused {
     pub reason: v1::RefusalReason,
     /// In words, one line.
     pub message: String,
+    /// What was wrong with the credential lease, where that was the reason and its code is known.
+    pub lease_fault: Option<LeaseFault>,
 }
 
 impl Refused {
@@ -43,6 +45,7 @@ impl Refused {
             | v1::RefusalReason::UnknownProvider
             | v1::RefusalReason::AmbiguousProvider
             | v1::RefusalReason::Unsupported
+            | v1::RefusalReason::CredentialDenied
             | v1::RefusalReason::NotPermitted => None,
         }
     }
@@ -100,15 +103,28 @@ impl From<&Refusal> for v1::Refusal {
             Refusal::Unsupported { .. } => v1::RefusalReason::Unsupported,
             Refusal::CapacityExceeded { .. } => v1::RefusalReason::CapacityExceeded,
             Refusal::Draining => v1::RefusalReason::Draining,
+            Refusal::CredentialDenied(_) => v1::RefusalReason::CredentialDenied,
             Refusal::NotPermitted { .. } => v1::RefusalReason::NotPermitted,
         };
-        Self { reason: reason.into(), message: shortened(refusal.to_string()) }
+        let lease_fault = match refusal {
+            Refusal::CredentialDenied(fault) => fault.as_str(),
+            _ => "",
+        };
+        Self {
+            reason: reason.into(),
+            message: shortened(refusal.to_string()),
+            lease_fault: lease_fault.to_owned(),
+        }
     }
 }
 
 impl From<v1::Refusal> for Refused {
     fn from(refusal: v1::Refusal) -> Self {
-        Self { reason: refusal.reason(), message: refusal.message }
+        Self {
+            reason: refusal.reason(),
+            lease_fault: LeaseFault::parse(&refusal.lease_fault),
+            message: refusal.message,
+        }
     }
 }
 

@@ -40,6 +40,7 @@ impl Class {
             Message::HeartbeatRequest(_)
             | Message::HeartbeatResponse(_)
             | Message::Credit(_)
+            | Message::LeaseRevoke(_)
             | Message::Drain(_) => Self::Urgent,
             Message::RegisterRequest(_)
             | Message::RegisterResponse(_)
@@ -47,6 +48,10 @@ impl Class {
             | Message::NodeReadyResponse(_)
             | Message::ProviderStatus(_)
             | Message::HealthObservation(_)
+            | Message::IdentityRenewRequest(_)
+            | Message::IdentityRenewResponse(_)
+            | Message::RecipientKey(_)
+            | Message::CredentialGrant(_)
             | Message::Close(_)
             | Message::RunRequest(_)
             | Message::ProviderTunnelRequest(_)

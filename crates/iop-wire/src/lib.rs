@@ -4,7 +4,8 @@
 //! *now* is the link's business (`iop-link`); this crate holds no state.
 //!
 //! Read next: [`frame`] for bytes to envelopes and back, [`request`] and [`answer`] for the two
-//! directions of a stream, [`command`] for what a Node is asked beside requests, [`provider`] for what a Node reports. `docs/wire.md` is the reference.
+//! directions of a stream, [`command`] for what a Node is asked beside requests, [`provider`] for what a Node reports,
+//! [`lease`] for credentials. `docs/wire.md` is the reference.
 
 pub mod answer;
 pub mod class;
@@ -12,6 +13,7 @@ mod close_reason;
 pub mod command;
 pub mod frame;
 pub mod header;
+pub mod lease;
 pub mod provider;
 pub mod request;
 mod stall;

@@ -19,6 +19,7 @@ use proptest::prelude::*;
 
 fn head() -> RequestHead {
     RequestHead {
+        lease: None,
         work: WorkKey {
             run_id: RunId::from_slice(&[7; 16]).expect("16 bytes"),
             attempt: Attempt(2),
@@ -264,7 +265,7 @@ fn a_head_that_is_no_answers_head_breaks_the_stream() {
 
 #[test]
 fn unknown_values_are_never_success() {
-    let unknown_reason = v1::Refusal { reason: 99, message: String::new() };
+    let unknown_reason = v1::Refusal { reason: 99, ..v1::Refusal::default() };
     assert_eq!(iop_wire::Refused::from(unknown_reason).requeue(), None);
     let failure = v1::Failure { code: "brand_new".into(), ..v1::Failure::default() };
     assert_eq!(Failure::from(failure).code, ErrorCode::ProviderError);

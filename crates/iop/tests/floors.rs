@@ -9,7 +9,16 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 const FLOORS: [&[&str]; 7] = [
     &["iop-types"],
     &["iop-wire", "iop-dialect"],
-    &["iop-link", "iop-execution", "iop-dispatch", "iop-admission", "iop-config"],
+    &[
+        "iop-link",
+        "iop-execution",
+        "iop-dispatch",
+        "iop-admission",
+        "iop-config",
+        "iop-identity",
+        "iop-lease",
+        "iop-vault",
+    ],
     &["iop-net", "iop-store"],
     &["iop-adapters"],
     &["iop-edge", "iop-node"],

@@ -54,6 +54,7 @@ fn head() -> RequestHead {
         stall_timeout: StallTimeout::DEFAULT,
         first_progress_within: None,
         ends_within: None,
+        lease: None,
     }
 }
 

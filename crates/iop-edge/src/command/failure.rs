@@ -74,9 +74,9 @@ pub(super) fn of_refusal(refused: &Refused) -> Failure {
         v1::RefusalReason::Draining
         | v1::RefusalReason::StaleConfig
         | v1::RefusalReason::CapacityExceeded => ErrorCode::NoReadyProvider,
-        v1::RefusalReason::Unspecified | v1::RefusalReason::StallTimeout => {
-            ErrorCode::ProviderError
-        }
+        v1::RefusalReason::Unspecified
+        | v1::RefusalReason::CredentialDenied
+        | v1::RefusalReason::StallTimeout => ErrorCode::ProviderError,
     };
     Failure::new(code, format!("the node refused the command: {}", refused.message))
 }

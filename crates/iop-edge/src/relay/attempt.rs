@@ -386,6 +386,7 @@ fn head(call: &Call, candidate: &Candidate, send: &Send) -> RequestHead {
         stall_timeout: instance.stall_timeout,
         first_progress_within: send.first_progress_within,
         ends_within: send.ends_within,
+        lease: None,
     }
 }
 

@@ -125,6 +125,7 @@ impl Link<Edge> {
             config: Some(config),
             limits: Some(self.limits),
             edge_time_ms,
+            lease_signers: Vec::new(),
         };
         self.answer_registration(register_response::Outcome::Registered(registered));
         self.generation = Some(generation);

@@ -52,7 +52,9 @@ impl<R: Role> Link<R> {
     fn write_urgent(&mut self, frame: Urgent, batch: &mut Vec<u8>) {
         let message = match frame {
             Urgent::Heartbeat(id) => Message::HeartbeatRequest(v1::HeartbeatRequest { id }),
-            Urgent::HeartbeatReply(id) => Message::HeartbeatResponse(v1::HeartbeatResponse { id }),
+            Urgent::HeartbeatReply(id) => {
+                Message::HeartbeatResponse(v1::HeartbeatResponse { id, edge_time_ms: 0 })
+            }
             Urgent::Drain(drain) => Message::Drain(drain),
             Urgent::Credit(key) => {
                 let Some(stream) = self.streams.get_mut(key) else { return };

@@ -186,7 +186,7 @@ fn every_message() -> Vec<Message> {
         }),
         Message::NodeReadyResponse(v1::NodeReadyResponse {}),
         Message::HeartbeatRequest(v1::HeartbeatRequest { id: 1 }),
-        Message::HeartbeatResponse(v1::HeartbeatResponse { id: 1 }),
+        Message::HeartbeatResponse(v1::HeartbeatResponse { id: 1, edge_time_ms: 0 }),
         Message::ProviderStatus(v1::ProviderStatus::default()),
         Message::Drain(v1::Drain::default()),
         Message::RunRequest(v1::RunRequest::default()),

@@ -103,5 +103,10 @@ fn kind_of(message: &Message) -> &'static str {
         Message::NodeCommandRequest(_) => "CommandRequest",
         Message::NodeCommandResponse(_) => "CommandResponse",
         Message::HealthObservation(_) => "HealthObservation",
+        Message::IdentityRenewRequest(_) => "IdentityRenewRequest",
+        Message::IdentityRenewResponse(_) => "IdentityRenewResponse",
+        Message::RecipientKey(_) => "RecipientKey",
+        Message::CredentialGrant(_) => "CredentialGrant",
+        Message::LeaseRevoke(_) => "LeaseRevoke",
     }
 }
