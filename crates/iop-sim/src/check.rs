@@ -5,23 +5,28 @@
 
 mod answer;
 mod calm;
+mod works;
 
 use std::time::Duration;
 
 use iop_store::{TerminalKind, TerminalRecord};
+use iop_types::ErrorCode;
 
 use self::answer::Answer;
 use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::record::{CallEnd, CallSeen, Records, RunSeen, Seen};
 use crate::wiretap;
+use crate::world::EDGE;
 
 /// Holds everything that was seen against the rules.
 pub(crate) fn all(plan: &Plan, records: &Records, ledger: &Ledger) {
     let seen = records.seen();
     let mut breaches = Vec::new();
     for run in &seen.runs {
-        let breach = run_breach(run, &seen).or_else(|| wrong_link(run, ledger));
+        let breach = run_breach(run, &seen)
+            .or_else(|| wrong_link(run, ledger))
+            .or_else(|| fenced(run, ledger));
         breaches.extend(breach.map(|what| (run.request_id.clone(), what)));
     }
     for (number, call) in seen.calls.iter().enumerate() {
@@ -38,6 +43,7 @@ pub(crate) fn all(plan: &Plan, records: &Records, ledger: &Ledger) {
             None => breaches.push((who, "never ended".to_owned())),
         }
     }
+    breaches.extend(works::breaches(&seen));
     if plan.faults.is_empty() {
         breaches.extend(calm::breaches(plan, &seen));
     }
@@ -51,7 +57,7 @@ pub(crate) fn all(plan: &Plan, records: &Records, ledger: &Ledger) {
 fn run_breach(run: &RunSeen, seen: &Seen) -> Option<String> {
     match run.outcomes.as_slice() {
         // An Edge that was killed leaves what it had at work; its successor says `interrupted`.
-        [] if run.edge_kills < seen.edge_kills => None,
+        [] if run.edge_kills < seen.kills(EDGE) => None,
         [] => Some("history has no terminal for it".to_owned()),
         [outcome] => {
             let numbers: Vec<_> = outcome.attempts.iter().map(|it| it.attempt.0).collect();
@@ -76,6 +82,19 @@ fn wrong_link(run: &RunSeen, ledger: &Ledger) -> Option<String> {
         let told = wiretap::attempt(it.attempt.0, run.run_id.as_bytes());
         let (meant, seen) = (it.generation.0, ledger.generation_of(&told)?);
         (meant != seen).then(|| format!("attempt {} of {meant} came on link {seen}", it.attempt))
+    })
+}
+
+/// What comes on a link whose Node has a newer one changes nothing any more.
+fn fenced(run: &RunSeen, ledger: &Ledger) -> Option<String> {
+    let attempts = run.outcomes.iter().flat_map(|outcome| &outcome.attempts);
+    attempts.into_iter().find_map(|it| {
+        let end = it.terminal.as_ref()?;
+        let is_heard =
+            end.kind == TerminalKind::Completed || end.code == Some(ErrorCode::ResponseStalled);
+        let told = wiretap::attempt(it.attempt.0, run.run_id.as_bytes());
+        (is_heard && ledger.came_late(&told))
+            .then(|| format!("attempt {} ended by a word of a fenced link", it.attempt))
     })
 }
 
@@ -105,6 +124,10 @@ fn call_breaches(number: usize, call: &CallSeen, seen: &Seen) -> Vec<String> {
     if says_completed && !left && call.status == Some(200) && !answer.is_finished {
         breaches.push("history says completed, and its client missed the end".to_owned());
     }
+    let was_cancelled = call.cancelled.is_some_and(|cancelled| cancelled.was_under_way);
+    if was_cancelled && outcome.is_some_and(|outcome| !is_cancelled(&outcome.terminal)) {
+        breaches.push("was cancelled by an operator, and history says otherwise".to_owned());
+    }
     if let Some(tag) = &answer.tag {
         match seen.served.iter().find(|served| served.tag == *tag) {
             None => breaches.push(format!("text of `{tag}`, which no provider wrote")),
@@ -122,4 +145,8 @@ fn call_breaches(number: usize, call: &CallSeen, seen: &Seen) -> Vec<String> {
 
 fn is_completed(terminal: &TerminalRecord) -> bool {
     terminal.kind == TerminalKind::Completed
+}
+
+fn is_cancelled(terminal: &TerminalRecord) -> bool {
+    (terminal.kind, terminal.code) == (TerminalKind::Cancelled, Some(ErrorCode::Cancelled))
 }

@@ -1,25 +1,35 @@
 //! The clients: one connection and one call each, over hyper.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt as _, Full};
+use futures_util::future::join;
+use futures_util::stream;
+use http::{Method, Request, StatusCode};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use iop_net::net::Net as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::ledger::{Ledger, now};
 use crate::network::Network;
-use crate::plan::{Call, Manner};
-use crate::provider::MARK;
-use crate::record::{CallEnd, CallSeen, Records};
+use crate::plan::{Call, Manner, Wish};
+use crate::question;
+use crate::record::{CallEnd, CallSeen, Cancelled, Records};
+use crate::world::ADMIN_PORT;
 
 /// How long a client that stops reading stays away: longer than the Edge bears it.
 const NEVER_READS: Duration = Duration::from_secs(25);
+/// How long an operator waits for an answer.
+const OPERATOR_WAITS: Duration = Duration::from_secs(10);
+/// What a client sends at once of a recording.
+const UPLOAD_PIECE: usize = 8 * 1024;
 
 /// The clients of one host.
 #[derive(Clone)]
@@ -38,13 +48,21 @@ impl Clients {
     pub(crate) async fn call(&self, call: &Call) {
         sleep(call.at.saturating_sub(now())).await;
         let who = format!("call {}", call.number);
-        let form = if call.is_stream { "stream" } else { "whole" };
-        self.ledger.note(&who, format!("asks {} for a {form}, {:?}", call.model, call.manner));
+        let Call { model, wish, bytes, manner, .. } = call;
+        self.ledger.note(&who, format!("asks {model}: {wish:?}, {bytes} bytes, {manner:?}"));
         let mut seen = CallSeen::default();
         let asking = self.ask(call, &mut seen);
         let end = match call.manner {
             Manner::Leaves(after) => timeout(after, asking).await.unwrap_or(CallEnd::Left),
-            _ => timeout(self.bound, asking).await.unwrap_or(CallEnd::Never),
+            Manner::IsCancelled(after) => {
+                let asking = timeout(self.bound, asking);
+                let (end, cancelled) = join(asking, self.cancel(call.number, after)).await;
+                seen.cancelled = cancelled;
+                end.unwrap_or(CallEnd::Never)
+            }
+            Manner::Patient | Manner::ReadsSlowly(_) | Manner::StopsReading => {
+                timeout(self.bound, asking).await.unwrap_or(CallEnd::Never)
+            }
         };
         seen.end = end;
         seen.ended = now();
@@ -55,14 +73,23 @@ impl Clients {
         self.records.seen().calls[call.number] = Some(seen);
     }
 
+    /// Cancels a call by the id of its run, as an operator does.
+    async fn cancel(&self, number: usize, after: Duration) -> Option<Cancelled> {
+        sleep(after).await;
+        let run_id = {
+            let seen = self.records.seen();
+            let request_id = format!("call-{number}");
+            seen.runs.iter().find(|run| run.request_id == request_id)?.run_id
+        };
+        let path = format!("/api/v1/runs/{run_id}/cancel");
+        let asking = timeout(OPERATOR_WAITS, self.admin(Method::POST, ADMIN_PORT, &path));
+        let Ok(Ok((status, _))) = asking.await else { return None };
+        self.ledger.note("operator", format!("cancels call {number}: {status}"));
+        Some(Cancelled { at: now(), was_under_way: status == StatusCode::OK })
+    }
+
     async fn ask(&self, call: &Call, seen: &mut CallSeen) -> CallEnd {
-        let prompt = format!("{} {MARK}{}", self.canary, call.number);
-        let body = json!({
-            "model": call.model, "stream": call.is_stream,
-            "messages": [{ "role": "user", "content": prompt }],
-        });
-        let id = format!("call-{}", call.number);
-        match self.exchange(&id, &body, call.manner, seen).await {
+        match self.exchange(call, seen).await {
             Ok(()) => CallEnd::Clean,
             Err(_) => CallEnd::Broken,
         }
@@ -70,16 +97,20 @@ impl Clients {
 
     async fn exchange(
         &self,
-        id: &str,
-        body: &Value,
-        manner: Manner,
+        call: &Call,
         seen: &mut CallSeen,
     ) -> Result<(), Box<dyn std::error::Error>> {
-        let request = Request::post("/v1/chat/completions")
+        let Call { wish, manner, number, .. } = *call;
+        let body = question::body(&self.canary, call);
+        let mut request = Request::post(question::path(wish))
             .header("host", "127.0.0.1")
-            .header("content-type", "application/json")
-            .header("x-request-id", id)
-            .body(Full::new(Bytes::from(body.to_string())))?;
+            .header("content-type", question::content_type(wish))
+            .header("x-request-id", format!("call-{number}"));
+        if number.is_multiple_of(2) {
+            // Others say nothing of the length of what they stream.
+            request = request.header("content-length", body.len());
+        }
+        let request = request.body(paced(body, wish))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(self.dial().await?)).await?;
         let _connection = AbortOnDrop(tokio::task::spawn_local(async move {
             let _ = connection.await;
@@ -108,21 +139,51 @@ impl Clients {
         port: u16,
         path: &str,
     ) -> Result<Value, Box<dyn std::error::Error>> {
+        Ok(self.admin(Method::GET, port, path).await?.1)
+    }
+
+    async fn admin(
+        &self,
+        method: Method,
+        port: u16,
+        path: &str,
+    ) -> Result<(StatusCode, Value), Box<dyn std::error::Error>> {
         let address = SocketAddr::new(self.edge.ip(), port);
         let socket = self.network.connect(address).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
         let _connection = AbortOnDrop(tokio::task::spawn_local(async move {
             let _ = connection.await;
         }));
-        let request =
-            Request::get(path).header("host", "127.0.0.1").body(Full::<Bytes>::default())?;
-        let body = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
-        Ok(serde_json::from_slice(&body)?)
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "127.0.0.1")
+            .body(Full::<Bytes>::default())?;
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await?.to_bytes();
+        Ok((status, serde_json::from_slice(&body)?))
     }
 
     async fn dial(&self) -> std::io::Result<iop_net::socket::Socket> {
         self.network.connect(self.edge).await
     }
+}
+
+/// A body as a client sends it: whole, or a recording as it is made.
+fn paced(body: Bytes, wish: Wish) -> UnsyncBoxBody<Bytes, Infallible> {
+    let Wish::Transcript { pause, rest } = wish else { return Full::new(body).boxed_unsync() };
+    let half = body.len() / 2;
+    let pieces = stream::unfold((body, false), move |(mut left, has_rested)| async move {
+        if left.is_empty() {
+            return None;
+        }
+        let rests = !has_rested && left.len() <= half;
+        sleep(if rests { rest } else { pause }).await;
+        let piece = left.split_to(left.len().min(UPLOAD_PIECE));
+        Some((Ok(Frame::data(piece)), (left, has_rested || rests)))
+    });
+    StreamBody::new(pieces).boxed_unsync()
 }
 
 /// A task that ends with its owner, and with it the connection that it drives.

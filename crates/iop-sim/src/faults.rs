@@ -3,8 +3,8 @@
 use turmoil::Sim;
 
 use crate::hosts::Order;
-use crate::plan::{Fault, FaultKind};
-use crate::world::{EDGE, World};
+use crate::plan::{Fault, FaultKind, LINGER};
+use crate::world::{EDGE, World, address};
 
 /// The faults of a plan as time passes.
 pub(crate) struct Faults<'a> {
@@ -15,6 +15,8 @@ pub(crate) struct Faults<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Ahead,
+    /// Its first part is done.
+    Begun,
     Present,
     Over,
 }
@@ -30,10 +32,14 @@ impl<'a> Faults<'a> {
         let now = sim.elapsed();
         for (fault, stage) in &mut self.faults {
             if *stage == Stage::Ahead && fault.at <= now {
-                *stage = Stage::Present;
+                *stage = Stage::Begun;
                 let line = format!("{:?} until {:?}", fault.kind, fault.until);
                 self.world.ledger.note("fault", line);
                 begin(self.world, sim, fault.kind);
+            }
+            if *stage == Stage::Begun && (fault.at + LINGER).min(fault.until) <= now {
+                *stage = Stage::Present;
+                go_on(self.world, fault.kind);
             }
             if *stage == Stage::Present && fault.until <= now {
                 *stage = Stage::Over;
@@ -55,6 +61,9 @@ fn begin(world: &World, sim: &mut Sim<'_>, kind: FaultKind) {
         FaultKind::OneWay(from, to) => sim.partition_oneway(from, to),
         FaultKind::Hold(a, b) => sim.hold(a, b),
         FaultKind::Slow(a, b, latency) => sim.set_link_latency(a, b, latency),
+        FaultKind::HalfOpen(node) => {
+            world.network(EDGE).kernel().sever_links(address(sim, node, 0).ip());
+        }
         FaultKind::Crash(host) => kill(world, sim, host),
         FaultKind::Bounce(host) => {
             kill(world, sim, host);
@@ -64,12 +73,21 @@ fn begin(world: &World, sim: &mut Sim<'_>, kind: FaultKind) {
     }
 }
 
+fn go_on(world: &World, kind: FaultKind) {
+    if let FaultKind::HalfOpen(node) = kind {
+        world.network(node).kernel().lose_links();
+    }
+}
+
 fn end(world: &World, sim: &mut Sim<'_>, kind: FaultKind) {
     match kind {
         FaultKind::Partition(a, b) => sim.repair(a, b),
         FaultKind::OneWay(from, to) => sim.repair_oneway(from, to),
         FaultKind::Hold(a, b) => sim.release(a, b),
         FaultKind::Slow(a, b, _) => sim.set_link_latency(a, b, world.plan.latency),
+        FaultKind::HalfOpen(node) => {
+            world.network(EDGE).kernel().deliver(address(sim, node, 0).ip());
+        }
         FaultKind::Crash(host) => sim.bounce(host),
         FaultKind::Bounce(_) => {}
         FaultKind::Drain(host) => world.orders.give(host, Order::Run),
@@ -78,9 +96,7 @@ fn end(world: &World, sim: &mut Sim<'_>, kind: FaultKind) {
 
 /// Ends a process without a word; its kernel closes what it had open.
 fn kill(world: &World, sim: &mut Sim<'_>, host: &str) {
-    if host == EDGE {
-        world.records.seen().edge_kills += 1;
-    }
+    world.records.seen().note_kill(host);
     let network = world.network(host);
     network.kernel().set_killed(true);
     sim.crash(host);

@@ -12,7 +12,7 @@ use iop_config::EdgeConfig;
 use iop_edge::{Edge, Tools};
 use iop_net::egress::Egress;
 use iop_node::{ManageModels, Node, Secrets, Settings};
-use iop_store::EdgeHistory;
+use iop_store::{EdgeHistory, NodeHistory};
 use iop_types::{InstanceId, NodeId};
 use tokio::sync::watch;
 use turmoil::Sim;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::network::Network;
 use crate::plan::{CAPACITY, STAGE_CAPACITY, STALL};
-use crate::record::Historian;
+use crate::record::{Clerk, Historian};
 use crate::world::{EDGE, LINK_PORT, NODES, PROVIDER_PORT, PROVIDERS, World, address};
 
 /// What a host is told to do; it obeys in order, as after a signal.
@@ -132,16 +132,24 @@ pub(crate) fn add_node(world: &World, sim: &mut Sim<'_>, index: usize, edge: Soc
     };
     let seed = u128::from(world.plan.seed) << 32 | (index as u128) << 16;
     let starts = Rc::new(Cell::new(seed));
+    let clerk = Arc::new(Clerk {
+        node: name,
+        records: world.records.clone(),
+        ledger: world.ledger.clone(),
+        kernel: network.kernel().clone(),
+    });
     let (orders, leaks) = (world.orders.of(name), Rc::clone(&world.leaks));
     sim.host(name, move || {
         let (settings, network, starts) = (settings.clone(), network.clone(), Rc::clone(&starts));
+        let clerk = Arc::clone(&clerk);
         let (mut orders, leaks) = (orders.clone(), Rc::clone(&leaks));
         async move {
             loop {
                 starts.set(starts.get() + 1);
                 let instance = InstanceId::from_uuid(Uuid::from_u128(starts.get()));
                 let settings = Settings { instance, ..settings.clone() };
-                let mut node = Node::start(settings, Arc::new(network.clone()), None);
+                let history = NodeHistory::kept_by(Arc::clone(&clerk) as Arc<_>);
+                let mut node = Node::start(settings, Arc::new(network.clone()), Some(history));
                 orders.stop().await;
                 node.stop();
                 node.stopped().await?;

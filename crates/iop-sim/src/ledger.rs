@@ -1,6 +1,6 @@
 //! What happened in one simulation: a trace for people, a digest for comparison, broken rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::io;
@@ -22,6 +22,13 @@ struct Book {
     log: Vec<u8>,
     violations: Vec<String>,
     told: BTreeMap<String, u64>,
+    /// Of each open end of a link: who it is, and how many answers it owes an end.
+    owed: BTreeMap<u64, (&'static str, usize)>,
+    seats: u64,
+    /// The newest link of each Node: the Edge's process, and the generation.
+    newest: BTreeMap<String, (Vec<u8>, u64)>,
+    /// Attempts whose end came on a link after its Node had a newer one.
+    late: BTreeSet<String>,
     /// The time between steps, when no host runs.
     clock: Duration,
 }
@@ -63,6 +70,43 @@ impl Ledger {
     /// Returns the generation under which something was told.
     pub(crate) fn generation_of(&self, what: &str) -> Option<u64> {
         self.book().told.get(what).copied()
+    }
+
+    /// A Node has a link.
+    pub(crate) fn set_newest(&self, node: &str, link: (Vec<u8>, u64)) {
+        self.book().newest.insert(node.to_owned(), link);
+    }
+
+    /// Says whether a Node has no newer link than this.
+    pub(crate) fn is_newest(&self, node: &str, link: &(Vec<u8>, u64)) -> bool {
+        self.book().newest.get(node) == Some(link)
+    }
+
+    /// The end of an attempt came too late.
+    pub(crate) fn note_late(&self, attempt: String) {
+        self.book().late.insert(attempt);
+    }
+
+    /// Says whether the end of an attempt came on a link after its Node had a newer one.
+    pub(crate) fn came_late(&self, attempt: &str) -> bool {
+        self.book().late.contains(attempt)
+    }
+
+    /// Counts what one end of a link owes as long as the seat is there.
+    pub(crate) fn take_seat(&self, host: &'static str) -> Seat {
+        let mut book = self.book();
+        book.seats += 1;
+        let number = book.seats;
+        book.owed.insert(number, (host, 0));
+        drop(book);
+        Seat { ledger: self.clone(), number }
+    }
+
+    /// Says whose links carry answers that have not ended.
+    pub(crate) fn debtors(&self) -> Vec<&'static str> {
+        let book = self.book();
+        let owing = book.owed.values().filter(|(_, answers)| *answers > 0);
+        owing.map(|(host, _)| *host).collect()
     }
 
     /// Notes a broken rule.
@@ -108,6 +152,39 @@ impl Ledger {
 
     fn book(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one end of a link in the count of answers that have not ended.
+pub(crate) struct Seat {
+    ledger: Ledger,
+    number: u64,
+}
+
+impl Seat {
+    /// A request came.
+    pub(crate) fn began(&self) {
+        if let Some((_, owed)) = self.ledger.book().owed.get_mut(&self.number) {
+            *owed += 1;
+        }
+    }
+
+    /// An answer ended.
+    pub(crate) fn ended(&self) {
+        if let Some((_, owed)) = self.ledger.book().owed.get_mut(&self.number) {
+            *owed = owed.saturating_sub(1);
+        }
+    }
+
+    /// The link is over: what it owes is owed no more.
+    pub(crate) fn leave(&self) {
+        self.ledger.book().owed.remove(&self.number);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

@@ -18,6 +18,7 @@ mod network;
 mod pipe;
 mod plan;
 mod provider;
+mod question;
 mod quiet;
 mod record;
 mod report;

@@ -23,12 +23,14 @@ pub(crate) struct Network {
     host: &'static str,
     ledger: Ledger,
     kernel: Kernel,
+    /// Whether no network and no process fails in this simulation.
+    is_undisturbed: bool,
 }
 
 impl Network {
     /// Gives a host its network.
-    pub(crate) fn of(host: &'static str, ledger: &Ledger) -> Self {
-        Self { host, ledger: ledger.clone(), kernel: Kernel::default() }
+    pub(crate) fn of(host: &'static str, ledger: &Ledger, is_undisturbed: bool) -> Self {
+        Self { host, ledger: ledger.clone(), kernel: Kernel::default(), is_undisturbed }
     }
 
     /// Returns what the host knows of its connections.
@@ -39,7 +41,7 @@ impl Network {
     fn socket(&self, stream: turmoil::net::TcpStream, is_dialler: bool) -> io::Result<Socket> {
         let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
         let port = if is_dialler { peer.port() } else { local.port() };
-        let tap = Wiretap::new(&self.ledger, self.host, peer, port);
+        let tap = Wiretap::new(&self.ledger, self.host, peer, port, self.is_undisturbed);
         Ok(Socket::new(Pipe::new(stream, seen(peer), tap, &self.kernel)))
     }
 }

@@ -14,7 +14,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -57,11 +57,12 @@ pub(crate) struct Kernel(Arc<Mutex<Connections>>);
 
 #[derive(Default)]
 struct Connections {
-    open: Vec<Weak<Mutex<State>>>,
+    open: Vec<(Weak<Mutex<State>>, Weak<Waiting>)>,
     is_killed: bool,
 }
 
 struct State {
+    peer: SocketAddr,
     /// `None` once it is closed.
     halves: Option<(OwnedReadHalf, OwnedWriteHalf)>,
     tap: Wiretap,
@@ -75,6 +76,18 @@ struct State {
     unreported: usize,
     is_shut: bool,
     resets: bool,
+    hold: Hold,
+}
+
+/// Whether somebody on the way lets through what the other end says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// Everything.
+    Nothing,
+    /// Nothing: neither bytes nor an end.
+    Everything,
+    /// The bytes that were on their way. The end of it is never heard of.
+    Ends,
 }
 
 /// How the other end ended its bytes.
@@ -100,6 +113,7 @@ impl Pipe {
         kernel: &Kernel,
     ) -> Self {
         let state = State {
+            peer,
             halves: Some(stream.into_split()),
             tap,
             raw: BytesMut::new(),
@@ -110,10 +124,11 @@ impl Pipe {
             unreported: 0,
             is_shut: false,
             resets: false,
+            hold: Hold::Nothing,
         };
-        let state = Arc::new(Mutex::new(state));
-        kernel.enter(&state);
-        Self { peer, state, waiting: Arc::default(), kernel: kernel.clone() }
+        let (state, waiting) = (Arc::new(Mutex::new(state)), Arc::default());
+        kernel.enter(&state, &waiting);
+        Self { peer, state, waiting, kernel: kernel.clone() }
     }
 
     /// Locks the connection, with everything taken in that has arrived.
@@ -223,14 +238,17 @@ impl State {
             match Pin::new(reader).poll_read(&mut cx, &mut buf) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(())) if buf.filled().is_empty() => {
-                    self.end(End::Fin);
+                    self.lost(End::Fin);
                     break;
                 }
                 Poll::Ready(Ok(())) => {
                     self.raw.extend_from_slice(buf.filled());
                     self.take_frames();
                 }
-                Poll::Ready(Err(_)) => self.end(End::Reset),
+                Poll::Ready(Err(_)) => {
+                    self.lost(End::Reset);
+                    break;
+                }
             }
         }
         if before != (self.inbox.len(), self.ended, self.outstanding) {
@@ -239,6 +257,9 @@ impl State {
     }
 
     fn take_frames(&mut self) {
+        if self.hold == Hold::Everything {
+            return;
+        }
         while let Some((kind, length)) = self.raw.first_chunk::<PREFIX>().map(|prefix| {
             let [kind, length @ ..] = *prefix;
             (kind, u32::from_be_bytes(length) as usize)
@@ -270,6 +291,13 @@ impl State {
         self.ended.get_or_insert(how);
     }
 
+    /// The network says that the other end is gone.
+    fn lost(&mut self, how: End) {
+        if self.hold == Hold::Nothing {
+            self.end(how);
+        }
+    }
+
     fn report_read(&mut self) {
         let read = std::mem::take(&mut self.unreported);
         self.frame(READ, read, &[]);
@@ -290,7 +318,7 @@ impl State {
         match Pin::new(writer).poll_write(&mut cx, &frame) {
             Poll::Ready(Ok(written)) => debug_assert_eq!(written, frame.len()),
             // The other end is gone, and its host said so with a reset.
-            Poll::Ready(Err(_)) => self.end(End::Reset),
+            Poll::Ready(Err(_)) => self.lost(End::Reset),
             Poll::Pending => unreachable!("turmoil is given room for every frame of a window"),
         }
     }
@@ -331,13 +359,54 @@ impl Kernel {
 
     /// Counts the connections that are open.
     pub(crate) fn open_connections(&self) -> usize {
-        lock(&self.0).open.iter().filter(|connection| connection.strong_count() > 0).count()
+        lock(&self.0).open.iter().filter(|(connection, _)| connection.strong_count() > 0).count()
     }
 
-    fn enter(&self, state: &Arc<Mutex<State>>) {
+    /// Ends every link for this host, as if it had been reset; the other end hears nothing of it.
+    pub(crate) fn lose_links(&self) {
+        self.each_link(|state| state.end(End::Reset));
+    }
+
+    /// From now on nothing comes on the links with this peer, nor does their end.
+    pub(crate) fn sever_links(&self, peer: IpAddr) {
+        self.each_link(|state| {
+            if state.peer.ip() == peer {
+                state.hold = Hold::Everything;
+            }
+        });
+    }
+
+    /// What was on its way on severed links comes.
+    pub(crate) fn deliver(&self, peer: IpAddr) {
+        self.each_link(|state| {
+            if state.peer.ip() == peer && state.hold == Hold::Everything {
+                state.hold = Hold::Ends;
+                state.take_frames();
+            }
+        });
+    }
+
+    fn each_link(&self, mut change: impl FnMut(&mut State)) {
+        // Whoever is woken may open another.
+        let open = lock(&self.0).open.clone();
+        for (state, waiting) in open {
+            let Some(state) = state.upgrade() else { continue };
+            let mut state = lock(&state);
+            if !state.tap.is_link() {
+                continue;
+            }
+            change(&mut state);
+            drop(state);
+            if let Some(waiting) = waiting.upgrade() {
+                waiting.wake_by_ref();
+            }
+        }
+    }
+
+    fn enter(&self, state: &Arc<Mutex<State>>, waiting: &Arc<Waiting>) {
         let mut connections = lock(&self.0);
-        connections.open.retain(|connection| connection.strong_count() > 0);
-        connections.open.push(Arc::downgrade(state));
+        connections.open.retain(|(connection, _)| connection.strong_count() > 0);
+        connections.open.push((Arc::downgrade(state), Arc::downgrade(waiting)));
     }
 
     fn close_all_if_killed(&self) -> bool {
@@ -347,7 +416,7 @@ impl Kernel {
         }
         let open = std::mem::take(&mut connections.open);
         drop(connections);
-        for connection in open.iter().filter_map(Weak::upgrade) {
+        for connection in open.iter().filter_map(|(connection, _)| connection.upgrade()) {
             lock(&connection).close();
         }
         true

@@ -45,10 +45,30 @@ pub(crate) struct Call {
     pub(crate) at: Duration,
     /// The model that it names.
     pub(crate) model: &'static str,
-    /// Whether it wants its answer piece by piece.
-    pub(crate) is_stream: bool,
+    /// What it asks for.
+    pub(crate) wish: Wish,
+    /// Bytes that it sends beside what every call sends.
+    pub(crate) bytes: usize,
     /// How the client behaves.
     pub(crate) manner: Manner,
+}
+
+/// What a call asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// A chat, piece by piece.
+    Stream,
+    /// A chat, whole.
+    Whole,
+    /// A vector.
+    Vector,
+    /// What is said in a recording, which is sent piece by piece.
+    Transcript {
+        /// Pause before each piece.
+        pause: Duration,
+        /// One pause in the middle.
+        rest: Duration,
+    },
 }
 
 /// How a client behaves.
@@ -62,6 +82,8 @@ pub(crate) enum Manner {
     ReadsSlowly(Duration),
     /// Reads the head and nothing more.
     StopsReading,
+    /// Reads to the end; an operator cancels its call after this long.
+    IsCancelled(Duration),
 }
 
 /// Something that fails for a while.
@@ -86,6 +108,9 @@ pub(crate) enum FaultKind {
     Hold(&'static str, &'static str),
     /// What passes takes long.
     Slow(&'static str, &'static str, Duration),
+    /// A Node's link is dead for the Node and alive for the Edge, which gets what was on its way at the
+    /// end only: the Node is back on another link by then.
+    HalfOpen(&'static str),
     /// A process is killed, and started again at the end.
     Crash(&'static str),
     /// A process is killed and started again at once.
@@ -93,6 +118,10 @@ pub(crate) enum FaultKind {
     /// A process is told to stop in order, and started again once it has and the time is over.
     Drain(&'static str),
 }
+
+/// How long a Node writes on a link that is half open before it notices: so that there is something on
+/// its way.
+pub(crate) const LINGER: Duration = Duration::from_millis(200);
 
 /// What a provider does with one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,21 +181,22 @@ impl Plan {
             2 => (0, 4),
             _ => (30, 3),
         };
-        let mut calls: Vec<_> = (0..CLIENTS).map(|_| call(&mut rng)).collect();
+        // Some of those without faults go on until links have sent heartbeats under load.
+        let spread =
+            if most_faults == 0 && (seed / 4).is_multiple_of(4) { SPREAD_LONG } else { SPREAD };
+        let mut calls: Vec<_> = (0..CLIENTS).map(|_| call(&mut rng, spread)).collect();
         calls.sort_by_key(|call| call.at);
         for (number, call) in calls.iter_mut().enumerate() {
             call.number = number;
         }
         let faults = faults(&mut rng, most_faults);
-        let is_long = faults.iter().any(|fault| fault.until > LONG);
-        Self {
-            seed,
-            tick: if is_long { Duration::from_millis(20) } else { millis(&mut rng, 2..8) },
-            latency: millis(&mut rng, 1..40),
-            calls,
-            faults,
-            misbehaviour,
-        }
+        let has_long_fault = faults.iter().any(|fault| fault.until > LONG);
+        let tick = match (has_long_fault, spread) {
+            (true, _) => Duration::from_millis(20),
+            (false, SPREAD_LONG) => millis(&mut rng, 6..12),
+            (false, _) => millis(&mut rng, 2..8),
+        };
+        Self { seed, tick, latency: millis(&mut rng, 1..40), calls, faults, misbehaviour }
     }
 
     /// Returns within which time every call ends: 60 s to the first progress, 75 s until a link is
@@ -179,6 +209,19 @@ impl Plan {
     /// Says whether clients lose their network for longer than TCP bears.
     pub(crate) fn loses_clients(&self) -> bool {
         self.faults.iter().any(|fault| fault.kind.loses(CLIENT_HOST))
+    }
+
+    /// Returns a word of every prompt, which must not turn up anywhere but at providers.
+    pub(crate) fn canary(&self) -> String {
+        format!("canary-{:016x}", self.seed)
+    }
+
+    /// Draws how long a provider pauses before each read on a connection of this number. All pauses over
+    /// what a connection holds are far from a stall.
+    pub(crate) fn reading_pause(&self, provider: usize, connection: usize) -> Duration {
+        let seed = self.seed ^ (provider as u64) << 56 ^ (connection as u64) << 24;
+        let mut rng = Rng::with_seed(seed);
+        if rng.u32(..4) == 0 { millis(&mut rng, 1..60) } else { Duration::ZERO }
     }
 
     /// Draws what a provider does with its request of this number.
@@ -200,16 +243,36 @@ impl Plan {
 /// A fault that ends later than this makes a simulation long.
 const LONG: Duration = Duration::from_secs(20);
 
-fn call(rng: &mut Rng) -> Call {
+/// Within how many milliseconds calls begin.
+const SPREAD: u64 = 8000;
+/// As [`SPREAD`]: beyond the first heartbeats.
+const SPREAD_LONG: u64 = 32_000;
+
+fn call(rng: &mut Rng, spread: u64) -> Call {
+    let wish = match rng.u32(..20) {
+        0..=2 => Wish::Whole,
+        3 | 4 => Wish::Vector,
+        5 => {
+            // Longer than a provider may be silent: it is the client that is waited for.
+            let rest = if rng.bool() { STALL + millis(rng, 200..1500) } else { Duration::ZERO };
+            Wish::Transcript { pause: millis(rng, 0..100), rest }
+        }
+        _ => Wish::Stream,
+    };
+    let is_upload = matches!(wish, Wish::Transcript { .. });
+    let is_long = is_upload || rng.u32(..12) == 0;
     Call {
         number: 0,
-        at: millis(rng, 200..8000),
-        model: if rng.u32(..4) == 0 { "play" } else { "tiny" },
-        is_stream: rng.u32(..4) > 0,
-        manner: match rng.u32(..10) {
+        at: millis(rng, 200..spread),
+        model: if rng.u32(..4) == 0 && !is_upload { "play" } else { "tiny" },
+        wish,
+        // More than the first credit of a request's body, and than one of its frames.
+        bytes: if is_long { rng.usize(10_000..400_000) } else { 0 },
+        manner: match rng.u32(..12) {
             0 | 1 => Manner::Leaves(millis(rng, 1..4000)),
             2 => Manner::ReadsSlowly(millis(rng, 50..900)),
             3 => Manner::StopsReading,
+            4 => Manner::IsCancelled(millis(rng, 1..2500)),
             _ => Manner::Patient,
         },
     }
@@ -265,7 +328,7 @@ fn fault(rng: &mut Rng) -> Fault {
         1 | 2 => (NODES[node], PROVIDERS[node]),
         _ => (EDGE, NODES[node]),
     };
-    let (kind, lasts) = match rng.u32(..14) {
+    let (kind, lasts) = match rng.u32(..16) {
         0 => (FaultKind::Partition(near, far), long),
         1 => (FaultKind::OneWay(near, far), long),
         2 => (FaultKind::OneWay(far, near), long),
@@ -276,6 +339,7 @@ fn fault(rng: &mut Rng) -> Fault {
         10 => (FaultKind::Bounce(NODES[node]), Duration::ZERO),
         11 => (FaultKind::Drain(EDGE), short),
         12 => (FaultKind::Drain(NODES[node]), short),
+        13 | 14 => (FaultKind::HalfOpen(NODES[node]), short + LINGER),
         _ => (FaultKind::Crash(PROVIDERS[node]), short),
     };
     Fault { at, until: at + lasts, kind }
@@ -293,7 +357,7 @@ impl FaultKind {
     fn loses(self, host: &str) -> bool {
         match self {
             Self::Partition(a, b) | Self::OneWay(a, b) => a == host || b == host,
-            Self::Hold(..) | Self::Slow(..) => false,
+            Self::Hold(..) | Self::Slow(..) | Self::HalfOpen(_) => false,
             Self::Crash(_) | Self::Bounce(_) | Self::Drain(_) => false,
         }
     }
@@ -304,7 +368,7 @@ impl FaultKind {
             Self::Partition(a, b) | Self::OneWay(a, b) | Self::Hold(a, b) | Self::Slow(a, b, _) => {
                 [a, b]
             }
-            Self::Crash(a) | Self::Bounce(a) | Self::Drain(a) => [a, a],
+            Self::HalfOpen(a) | Self::Crash(a) | Self::Bounce(a) | Self::Drain(a) => [a, a],
         };
         let others = hosts(other);
         hosts(self).iter().any(|host| *host != EDGE && others.contains(host))

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 use iop_net::net::Net as _;
 use iop_net::socket::Socket;
 use serde_json::{Value, json};
@@ -15,13 +15,12 @@ use tokio::time::sleep;
 use crate::ledger::{Ledger, now};
 use crate::network::Network;
 use crate::plan::{Behaviour, Plan, SILENCE, Script};
+use crate::question;
 use crate::record::{Records, Served};
 use crate::world::{PROVIDER_PORT, PROVIDERS};
 
 /// The one target of every provider.
 pub(crate) const TARGET: &str = "tiny";
-/// Precedes the number of the call in every prompt.
-pub(crate) const MARK: &str = "call ";
 
 /// One provider.
 #[derive(Clone)]
@@ -33,6 +32,8 @@ pub(crate) struct Provider {
     pub(crate) ledger: Ledger,
     /// Requests so far, over all starts.
     pub(crate) requests: Rc<Cell<usize>>,
+    /// Connections so far, over all starts.
+    pub(crate) connections: Rc<Cell<usize>>,
     /// From now on every answer is whole and quick.
     pub(crate) is_calm: Rc<Cell<bool>>,
 }
@@ -57,7 +58,9 @@ impl Provider {
 
     async fn serve(&self, mut socket: Socket) -> io::Result<()> {
         let mut buffer = BytesMut::new();
-        while let Some(request) = read_request(&mut socket, &mut buffer).await? {
+        let connection = self.connections.replace(self.connections.get() + 1);
+        let pause = self.plan.reading_pause(self.index, connection);
+        while let Some(request) = read_request(&mut socket, &mut buffer, pause).await? {
             let Some(call) = self.beside_calls(&mut socket, &request).await? else { continue };
             let number = self.requests.replace(self.requests.get() + 1);
             let tag = format!("{}#{number}", self.name());
@@ -65,18 +68,22 @@ impl Provider {
                 if self.is_calm.get() { calm() } else { self.plan.script(self.index, number) };
             self.ledger
                 .note(self.name(), format!("{tag} gets call {call}: {:?}", script.behaviour));
+            if !question::is_as_sent(&self.plan, call, &request.body) {
+                let breach = format!("{tag} got another request than call {call} sent");
+                self.ledger.violation(self.name(), breach);
+            }
             self.records.seen().served.push(Served {
                 tag: tag.clone(),
                 provider: self.name(),
                 call,
                 behaviour: script.behaviour,
                 began: now(),
-                progressed: now(),
+                progress: Vec::new(),
                 is_whole: false,
                 ended: None,
             });
             let exchange = Exchange { provider: self, socket: &mut socket, tag: &tag };
-            let played = exchange.play(&script, request.is_stream()).await;
+            let played = exchange.play(&script, &request).await;
             let how = match &played {
                 Ok(true) => "is answered",
                 Ok(false) => "is left as scripted",
@@ -106,11 +113,12 @@ impl Provider {
                 (200, json!({ "object": "list", "data": [{ "id": TARGET, "object": "model" }] }))
             }
             "/health" => (200, json!({})),
-            "/v1/chat/completions" => {
-                let call = call_number(&request.body);
+            "/v1/chat/completions" | "/v1/embeddings" | "/v1/audio/transcriptions" => {
+                let call = question::call_number(&request.body);
                 if call.is_some() {
                     return Ok(call);
                 }
+                self.records.seen().probes.push((self.name(), now()));
                 self.ledger.note(self.name(), "is asked for one token, to see whether it lives");
                 (200, json!({ "choices": [{ "index": 0, "message": { "content": "." } }] }))
             }
@@ -142,7 +150,7 @@ struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Plays a script; false when the connection must not be used again.
-    async fn play(mut self, script: &Script, is_stream: bool) -> io::Result<bool> {
+    async fn play(mut self, script: &Script, request: &Request) -> io::Result<bool> {
         self.wait(script, script.thinks).await?;
         match script.behaviour {
             Behaviour::SilentBeforeHead => return self.fall_silent().await,
@@ -155,7 +163,10 @@ impl Exchange<'_> {
             }
             _ => {}
         }
-        if is_stream { self.stream(script).await } else { self.whole(script).await }
+        match request.is_stream() {
+            true => self.stream(script).await,
+            false => self.whole(script, &request.path).await,
+        }
     }
 
     async fn stream(&mut self, script: &Script) -> io::Result<bool> {
@@ -197,15 +208,24 @@ impl Exchange<'_> {
         Ok(true)
     }
 
-    async fn whole(&mut self, script: &Script) -> io::Result<bool> {
+    async fn whole(&mut self, script: &Script, path: &str) -> io::Result<bool> {
         let text: Vec<_> =
             (0..script.pieces).map(|index| piece(self.tag, index, script.padding)).collect();
-        let body = json!({
-            "id": "x", "object": "chat.completion", "created": 1, "model": TARGET,
-            "choices": [{ "index": 0, "finish_reason": "stop",
-                "message": { "role": "assistant", "content": text.concat() } }],
-            "usage": { "prompt_tokens": 1, "completion_tokens": script.pieces, "total_tokens": 1 },
-        });
+        let text = text.concat();
+        let body = match path {
+            "/v1/embeddings" => json!({
+                "object": "list", "model": TARGET, "text": text,
+                "data": [{ "object": "embedding", "index": 0, "embedding": [0.6, 0.8] }],
+                "usage": { "prompt_tokens": 1, "total_tokens": 1 },
+            }),
+            "/v1/audio/transcriptions" => json!({ "text": text }),
+            _ => json!({
+                "id": "x", "object": "chat.completion", "created": 1, "model": TARGET,
+                "choices": [{ "index": 0, "finish_reason": "stop",
+                    "message": { "role": "assistant", "content": text } }],
+                "usage": { "prompt_tokens": 1, "completion_tokens": script.pieces, "total_tokens": 1 },
+            }),
+        };
         let body = body.to_string();
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -258,7 +278,7 @@ impl Exchange<'_> {
 
     fn progressed(&self) {
         if let Some(served) = self.provider.records.seen().served(self.tag) {
-            served.progressed = now();
+            served.progress.push(now());
         }
     }
 
@@ -302,35 +322,106 @@ impl Request {
     }
 }
 
-/// Finds the number that the client wrote into its prompt; a probe has none.
-fn call_number(body: &[u8]) -> Option<usize> {
-    let text = String::from_utf8_lossy(body);
-    let (_, after) = text.split_once(MARK)?;
-    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
-}
-
-async fn read_request(socket: &mut Socket, buffer: &mut BytesMut) -> io::Result<Option<Request>> {
-    loop {
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut head = httparse::Request::new(&mut headers);
-        let parsed = head.parse(buffer).map_err(io::Error::other)?;
-        if let httparse::Status::Complete(length) = parsed {
-            let path = head.path.unwrap_or_default().to_owned();
-            let body: usize = head
-                .headers
-                .iter()
-                .find(|header| header.name.eq_ignore_ascii_case("content-length"))
-                .and_then(|header| std::str::from_utf8(header.value).ok()?.parse().ok())
-                .unwrap_or_default();
-            if buffer.len() >= length + body {
-                let _ = buffer.split_to(length);
-                return Ok(Some(Request { path, body: buffer.split_to(body).to_vec() }));
-            }
+/// Reads a request whole, `pause` before each read; `None` where the caller leaves before its end.
+async fn read_request(
+    socket: &mut Socket,
+    buffer: &mut BytesMut,
+    pause: Duration,
+) -> io::Result<Option<Request>> {
+    let mut reader = Reader { socket, buffer, pause };
+    let (path, length) = loop {
+        if let Some(head) = reader.head()? {
+            break head;
         }
-        if socket.read_buf(buffer).await? == 0 {
+        if !reader.more().await? {
             return Ok(None);
         }
+    };
+    let mut body = Vec::new();
+    match length {
+        Some(length) => {
+            if !reader.take(length, &mut body).await? {
+                return Ok(None);
+            }
+        }
+        None => loop {
+            let Some(length) = reader.chunk_length().await? else { return Ok(None) };
+            let mut end = Vec::new();
+            if !reader.take(length, &mut body).await? || !reader.take(2, &mut end).await? {
+                return Ok(None);
+            }
+            if length == 0 {
+                break;
+            }
+        },
+    }
+    Ok(Some(Request { path, body }))
+}
+
+/// What comes on a connection.
+struct Reader<'a> {
+    socket: &'a mut Socket,
+    buffer: &'a mut BytesMut,
+    pause: Duration,
+}
+
+impl Reader<'_> {
+    /// Takes path and length of the body off, once the head is whole; no length where it is chunked.
+    fn head(&mut self) -> io::Result<Option<(String, Option<usize>)>> {
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut head = httparse::Request::new(&mut headers);
+        let parsed = head.parse(self.buffer).map_err(io::Error::other)?;
+        let httparse::Status::Complete(taken) = parsed else { return Ok(None) };
+        let path = head.path.unwrap_or_default().to_owned();
+        let header = |name: &str| {
+            let mut headers = head.headers.iter();
+            headers.find(|header| header.name.eq_ignore_ascii_case(name)).map(|it| it.value)
+        };
+        let length = match (header("content-length"), header("transfer-encoding")) {
+            (Some(length), None) => {
+                let length = std::str::from_utf8(length).ok().and_then(|it| it.parse().ok());
+                Some(length.ok_or(io::ErrorKind::InvalidData)?)
+            }
+            (None, Some(_)) => None,
+            (None, None) => Some(0),
+            (Some(_), Some(_)) => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        self.buffer.advance(taken);
+        Ok(Some((path, length)))
+    }
+
+    /// Reads the line before a chunk.
+    async fn chunk_length(&mut self) -> io::Result<Option<usize>> {
+        loop {
+            match httparse::parse_chunk_size(self.buffer) {
+                Ok(httparse::Status::Complete((taken, length))) => {
+                    self.buffer.advance(taken);
+                    return usize::try_from(length).map(Some).map_err(io::Error::other);
+                }
+                Ok(httparse::Status::Partial) => {}
+                Err(_) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+            if !self.more().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn take(&mut self, length: usize, to: &mut Vec<u8>) -> io::Result<bool> {
+        while self.buffer.len() < length {
+            if !self.more().await? {
+                return Ok(false);
+            }
+        }
+        to.extend_from_slice(&self.buffer.split_to(length));
+        Ok(true)
+    }
+
+    async fn more(&mut self) -> io::Result<bool> {
+        if !self.pause.is_zero() {
+            sleep(self.pause).await;
+        }
+        Ok(self.socket.read_buf(self.buffer).await? > 0)
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::Clients;
 use crate::ledger::{Ledger, now};
-use crate::plan::{CAPACITY, Call, Manner, STAGE_CAPACITY};
+use crate::plan::{CAPACITY, Call, Manner, STAGE_CAPACITY, Wish};
 use crate::record::CallEnd;
 use crate::world::{ADMIN_PORT, NODES};
 
@@ -53,6 +53,13 @@ pub(crate) async fn become_quiet(clients: &Clients) {
     }
 }
 
+/// While nothing is at work, every request that reached a Node has its one terminal on the wire.
+pub(crate) fn all_answered(ledger: &Ledger) {
+    for host in ledger.debtors() {
+        ledger.violation(host, "has sent no terminal of a request on a link that lives");
+    }
+}
+
 /// Says what is not quiet.
 async fn unrest(clients: &Clients) -> Result<Option<String>, Box<dyn std::error::Error>> {
     let status = clients.page(ADMIN_PORT, "/api/v1/status").await?;
@@ -85,7 +92,8 @@ pub(crate) async fn aftermath(clients: &Clients, from: usize) {
             number: from + index,
             at: Duration::ZERO,
             model,
-            is_stream: true,
+            wish: Wish::Stream,
+            bytes: 0,
             manner: Manner::Patient,
         })
         .collect();

@@ -1,19 +1,19 @@
 //! What passes on one connection, noted and, on a link, held against the rules of the wire.
 //!
-//! The tap decodes the frames of a link as its receiver gets them and keeps its own account of every
-//! stream: numbers without gaps, one terminal, nothing after it. It shares the codec with what it
-//! watches and none of the state.
+//! What a host *writes* is judged, at the moment at which it writes it: neither the network, which may
+//! lose it, nor the machine at the other end, which may swallow it, can hide a broken rule. What it
+//! *reads* only tells what it may write: credit, heads, numbers of generations. The tap shares the codec
+//! with what it watches and none of the state ([`account`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod account;
+
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use iop_wire::Message;
-use iop_wire::frame::{self, Frame};
-use iop_wire::v1::{
-    RequestHead, provider_tunnel_frame, register_response, run_error, run_event, tunnel_error,
-};
+use iop_wire::frame;
 
+use self::account::Account;
+pub(crate) use self::account::attempt;
 use crate::ledger::Ledger;
 use crate::world::LINK_PORT;
 
@@ -22,49 +22,73 @@ pub(crate) struct Wiretap {
     ledger: Ledger,
     host: &'static str,
     peer: SocketAddr,
-    link: Option<Account>,
+    link: Option<Link>,
 }
 
-/// What came on a link so far.
-#[derive(Default)]
-struct Account {
-    buffer: BytesMut,
-    streams: BTreeMap<u32, Stream>,
-    /// The number of this link, once its Node was told.
-    generation: u64,
-    /// Numbers of health observations.
-    observations: BTreeSet<u64>,
+/// Both directions of a link, as frames.
+struct Link {
+    written: BytesMut,
+    read: BytesMut,
+    account: Account,
 }
 
-#[derive(Default)]
-struct Stream {
-    seq: u64,
-    is_over: bool,
+/// Who moved a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Written,
+    Read,
 }
 
 impl Wiretap {
-    /// Watches a new connection of `host` with the listener's `port`.
-    pub(crate) fn new(ledger: &Ledger, host: &'static str, peer: SocketAddr, port: u16) -> Self {
-        let link = (port == LINK_PORT).then(Account::default);
+    /// Watches a new connection of `host` with the listener's `port`. Where no network fails, links keep
+    /// time as well.
+    pub(crate) fn new(
+        ledger: &Ledger,
+        host: &'static str,
+        peer: SocketAddr,
+        port: u16,
+        is_undisturbed: bool,
+    ) -> Self {
+        let link = (port == LINK_PORT).then(|| Link {
+            written: BytesMut::new(),
+            read: BytesMut::new(),
+            account: Account::new(ledger, host, is_undisturbed),
+        });
         Self { ledger: ledger.clone(), host, peer, link }
     }
 
+    /// Says whether this is a link.
+    pub(crate) const fn is_link(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Bytes were written here.
-    pub(crate) fn sent(&self, data: &[u8]) {
+    pub(crate) fn sent(&mut self, data: &[u8]) {
         self.ledger.hash(&(self.host, self.peer, true, data.len()));
+        self.enter(Way::Written, data);
     }
 
     /// Bytes arrived here.
     pub(crate) fn received(&mut self, data: &[u8]) {
         self.ledger.hash(&(self.host, self.peer, false, data.len()));
-        let Some(link) = &mut self.link else { return };
-        link.buffer.extend_from_slice(data);
+        self.enter(Way::Read, data);
+    }
+
+    fn enter(&mut self, way: Way, data: &[u8]) {
+        let Some(Link { written, read, account }) = &mut self.link else { return };
+        let buffer = match way {
+            Way::Written => written,
+            Way::Read => read,
+        };
+        buffer.extend_from_slice(data);
         loop {
-            match frame::decode(&mut link.buffer) {
+            match frame::decode(buffer) {
                 Ok(Some(frame)) => {
-                    let breach = link.enter(&frame).err();
-                    let breach = breach.or_else(|| link.repetition(&self.ledger, &frame));
-                    if let Some(breach) = breach {
+                    let entered = match way {
+                        Way::Written => account.written(&frame),
+                        Way::Read => account.read(&frame),
+                    };
+                    if let Err(breach) = entered {
                         self.ledger.violation(self.host, breach);
                     }
                 }
@@ -76,112 +100,5 @@ impl Wiretap {
                 }
             }
         }
-    }
-}
-
-impl Account {
-    fn enter(&mut self, frame: &Frame) -> Result<(), String> {
-        let id = frame.stream_id;
-        let stream = match id {
-            0 => return Ok(()),
-            id => self.streams.entry(id).or_default(),
-        };
-        let before = stream.seq;
-        stream.seq = frame.seq;
-        if frame.seq != before + 1 {
-            return Err(format!("stream {id}: frame {} after {before}", frame.seq));
-        }
-        // Credit for what is still on its way may follow the end.
-        if matches!(frame.message, Some(Message::Credit(_) | Message::Cancel(_))) {
-            return Ok(());
-        }
-        if stream.is_over {
-            return Err(format!("stream {id}: frame {} after its terminal", frame.seq));
-        }
-        stream.is_over = frame.message.as_ref().is_some_and(is_terminal);
-        Ok(())
-    }
-
-    /// Finds what may come once and came again: an attempt anywhere, a generation of an Edge, an
-    /// observation on its link.
-    fn repetition(&mut self, ledger: &Ledger, frame: &Frame) -> Option<String> {
-        let message = frame.message.as_ref()?;
-        if let Some(seq) = observation(message)
-            && !self.observations.insert(seq)
-        {
-            return Some(format!("health observation {seq} came twice"));
-        }
-        let told = match message {
-            Message::RunRequest(request) => of_head(request.head.as_ref()?),
-            Message::ProviderTunnelRequest(request) => of_head(request.head.as_ref()?),
-            Message::RegisterResponse(response) => match response.outcome.as_ref()? {
-                register_response::Outcome::Registered(registered) => {
-                    self.generation = registered.generation;
-                    let edge = &registered.edge_boot_id;
-                    format!("generation {} of {edge:?}", registered.generation)
-                }
-                register_response::Outcome::Refused(_) => return None,
-            },
-            _ => return None,
-        };
-        // Ids differ from run to run of a seed: they are compared and never told.
-        let is_new = ledger.is_new(told, self.generation);
-        (!is_new)
-            .then(|| format!("stream {}: an attempt or a generation came twice", frame.stream_id))
-    }
-}
-
-fn of_head(head: &RequestHead) -> String {
-    attempt(head.attempt, &head.run_id)
-}
-
-/// Returns what the ledger knows an attempt by.
-pub(crate) fn attempt(number: u32, run_id: &[u8]) -> String {
-    format!("attempt {number} of {run_id:?}")
-}
-
-/// Returns the number of the health observation that a message carries.
-fn observation(message: &Message) -> Option<u64> {
-    let failure = match message {
-        Message::HealthObservation(observation) => return Some(observation.health_observation_seq),
-        Message::RunEvent(event) => match event.kind.as_ref()? {
-            run_event::Kind::Error(error) => match error.error.as_ref()? {
-                run_error::Error::Failure(failure) => failure,
-                run_error::Error::Refused(_) => return None,
-            },
-            _ => return None,
-        },
-        Message::ProviderTunnelFrame(frame) => match frame.kind.as_ref()? {
-            provider_tunnel_frame::Kind::Error(error) => match error.error.as_ref()? {
-                tunnel_error::Error::Failure(failure) => failure,
-                tunnel_error::Error::Refused(_) => return None,
-            },
-            _ => return None,
-        },
-        _ => return None,
-    };
-    failure.stall.as_ref()?.health_observation_seq
-}
-
-/// Says whether an answer ends with this message.
-fn is_terminal(message: &Message) -> bool {
-    match message {
-        Message::RunEvent(event) => matches!(
-            event.kind,
-            Some(
-                run_event::Kind::Complete(_)
-                    | run_event::Kind::Error(_)
-                    | run_event::Kind::Cancelled(_)
-            )
-        ),
-        Message::ProviderTunnelFrame(frame) => matches!(
-            frame.kind,
-            Some(
-                provider_tunnel_frame::Kind::End(_)
-                    | provider_tunnel_frame::Kind::Error(_)
-                    | provider_tunnel_frame::Kind::Cancelled(_)
-            )
-        ),
-        _ => false,
     }
 }

@@ -85,11 +85,13 @@ impl World {
     fn new(plan: Plan) -> Self {
         let ledger = Ledger::default();
         let hosts = NODES.into_iter().chain(PROVIDERS).chain([EDGE, CLIENT_HOST]);
+        let is_undisturbed = plan.faults.is_empty();
+        let network = |host| (host, Network::of(host, &ledger, is_undisturbed));
         Self {
-            networks: hosts.map(|host| (host, Network::of(host, &ledger))).collect(),
+            networks: hosts.map(network).collect(),
             ledger,
             records: Records::new(plan.calls.len()),
-            canary: format!("canary-{:016x}", plan.seed),
+            canary: plan.canary(),
             orders: Orders::default(),
             leaks: Rc::default(),
             is_calm: Rc::default(),
@@ -158,6 +160,7 @@ impl World {
             records: self.records.clone(),
             ledger: self.ledger.clone(),
             requests: Rc::default(),
+            connections: Rc::default(),
             is_calm: Rc::clone(&self.is_calm),
         };
         sim.host(PROVIDERS[index], move || provider.clone().run());
@@ -189,6 +192,7 @@ impl World {
             quiet::become_quiet(&clients).await;
             quiet::aftermath(&clients, plan.calls.len()).await;
             quiet::become_quiet(&clients).await;
+            quiet::all_answered(&clients.ledger);
             orders.stop_all();
             quiet::all_stopped(&clients.ledger, &leaks).await;
             Ok(())

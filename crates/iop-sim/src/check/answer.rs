@@ -28,8 +28,12 @@ impl Answer {
         let mut text = String::new();
         if call.body.starts_with('{') {
             let Ok(body) = serde_json::from_str::<Value>(&call.body) else { return Ok(answer) };
-            text.push_str(body["choices"][0]["message"]["content"].as_str().unwrap_or_default());
-            answer.is_finished = body["choices"][0]["finish_reason"].is_string();
+            let said = &body["choices"][0]["message"]["content"];
+            text.push_str(said.as_str().or(body["text"].as_str()).unwrap_or_default());
+            let is_vector = body["data"][0]["embedding"].is_array();
+            let is_transcript = body["choices"].is_null() && body["text"].is_string();
+            let is_chat = body["choices"][0]["finish_reason"].is_string();
+            answer.is_finished = is_chat || is_vector || is_transcript;
         } else {
             answer.read_stream(&call.body, &mut text)?;
         }

@@ -15,6 +15,7 @@ pub(super) fn breaches(plan: &Plan, seen: &Seen) -> Vec<(String, String)> {
     let mut breaches = Vec::new();
     breaches.extend(crowded(seen));
     breaches.extend(unwatched(plan, seen));
+    breaches.extend(disturbed(plan, seen));
     for call in &plan.calls {
         let who = format!("call-{}", call.number);
         let Some(end) = &seen.calls[call.number] else { continue };
@@ -24,7 +25,16 @@ pub(super) fn breaches(plan: &Plan, seen: &Seen) -> Vec<(String, String)> {
             breaches.push((who.clone(), what));
         }
         if end.end == CallEnd::Left {
-            breaches.extend(unnoticed(plan, seen, call.number, end.ended).map(|what| (who, what)));
+            breaches.extend(
+                unnoticed(plan, seen, call.number, end.ended).map(|what| (who.clone(), what)),
+            );
+        }
+        if let Some(cancelled) = end.cancelled {
+            let what = match cancelled.was_under_way {
+                true => unnoticed(plan, seen, call.number, cancelled.at),
+                false => unknown(seen, call.number, cancelled.at),
+            };
+            breaches.extend(what.map(|what| (who, what)));
         }
     }
     breaches
@@ -41,6 +51,14 @@ fn unnoticed(plan: &Plan, seen: &Seen, call: usize, left: Duration) -> Option<St
     Some(format!("left at {left:?}, and `{}` went on until {:?}", late.tag, late.ended))
 }
 
+/// An operator was told at this time that there is nothing to cancel, and there was.
+fn unknown(seen: &Seen, call: usize, told: Duration) -> Option<String> {
+    let request_id = format!("call-{call}");
+    let run = seen.runs.iter().find(|run| run.request_id == request_id)?;
+    let was_under_way = run.received < told && run.ended.is_none_or(|ended| ended > told);
+    was_under_way.then(|| format!("was under way at {told:?}, and could not be cancelled"))
+}
+
 /// Client, Edge, Node, provider: each way takes as long as a message may, and a turn.
 fn ways(plan: &Plan) -> Duration {
     3 * (plan.latency + 2 * plan.tick)
@@ -55,8 +73,9 @@ fn unwatched(plan: &Plan, seen: &Seen) -> Option<(String, String)> {
     });
     silences.find_map(|served| {
         let ended = served.ended.unwrap_or(Duration::MAX);
-        let breach = if ended > served.progressed + STALL + NOTICE + ways(plan) {
-            format!("was silent from {:?} to {ended:?}", served.progressed)
+        let progressed = served.progressed();
+        let breach = if ended > progressed + STALL + NOTICE + ways(plan) {
+            format!("was silent from {progressed:?} to {ended:?}")
         } else if !is_known_as_stall(seen, served) {
             "was silent, and history says nothing of a stall".to_owned()
         } else {
@@ -73,6 +92,26 @@ fn is_known_as_stall(seen: &Seen, served: &Served) -> bool {
     let mut ends =
         outcomes.flat_map(|outcome| &outcome.attempts).filter_map(|it| it.terminal.as_ref());
     ends.any(|end| end.code == Some(ErrorCode::ResponseStalled) && end.stall.is_some())
+}
+
+/// A provider that was asked for a token while another call of it got on or had just begun.
+fn disturbed(plan: &Plan, seen: &Seen) -> Option<(String, String)> {
+    // A look asks for health and list first, each over a new connection, and then for the token over
+    // another; what came meanwhile it cannot know.
+    let look = 4 * ways(plan);
+    seen.probes.iter().find_map(|&(provider, at)| {
+        let recent = |time: &Duration| *time + STALL > at + ways(plan) && *time + look < at;
+        let neighbour = seen.served.iter().find(|served| {
+            // A client that does not read holds its call back, which then does not get on.
+            let client = plan.calls.get(served.call).map(|call| call.manner);
+            served.provider == provider
+                && client == Some(Manner::Patient)
+                && served.ended.is_none_or(|ended| ended > at)
+                && (recent(&served.began) || served.progress.iter().any(recent))
+        })?;
+        let what = format!("was asked for a token at {at:?}, while it wrote `{}`", neighbour.tag);
+        Some((provider.to_owned(), what))
+    })
 }
 
 /// A provider that was asked more at once than it is configured for.
