@@ -27,16 +27,20 @@ fn version(version: u32, findings: &mut Findings) {
 
 /// Local mode talks to this machine only.
 fn loopback(address: SocketAddr, path: Path, findings: &mut Findings) {
-    if !address.ip().to_canonical().is_loopback() {
+    if !is_loopback(address) {
         findings.add(
             path,
             format!(
-                "{address} is not a loopback address, and other machines need managed mode, which \
-                 is not available yet: write 127.0.0.1:{0} or \"[::1]:{0}\"",
+                "{address} is not a loopback address, and other machines need managed mode (`iop \
+                 edge init`): write 127.0.0.1:{0} or \"[::1]:{0}\"",
                 address.port()
             ),
         );
     }
+}
+
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 fn data_dir(data_dir: Option<&str>, findings: &mut Findings) {

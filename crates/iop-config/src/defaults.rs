@@ -68,6 +68,14 @@ pub const MAX_FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(DAY);
 /// A call that was cancelled and never seen to return gives its permit back after this.
 pub use iop_types::stall::ZOMBIE_CEILING;
 
+/// How long a Node's certificate is valid: a stolen one is of no use the next day, and a Node that
+/// is away for a night still comes back.
+pub const NODE_CERTIFICATE: Duration = Duration::from_secs(DAY);
+/// The shortest [`NODE_CERTIFICATE`]; for trying renewal.
+pub const MIN_NODE_CERTIFICATE: Duration = Duration::from_secs(10);
+/// The longest [`NODE_CERTIFICATE`].
+pub const MAX_NODE_CERTIFICATE: Duration = Duration::from_secs(7 * DAY);
+
 /// How long an Edge keeps finished runs.
 pub const EDGE_HISTORY: Duration = Duration::from_secs(30 * DAY);
 /// How long a Node keeps its work.
@@ -112,6 +120,7 @@ pub fn table() -> Vec<Row> {
         bytes("limits.link_memory", LINK_MEMORY),
         row("limits.client_connections", CLIENT_CONNECTIONS),
         time("limits.history", EDGE_HISTORY),
+        time("node_certificate", NODE_CERTIFICATE),
         time("zombie ceiling (fixed)", ZOMBIE_CEILING),
         row(
             "history of a Node (fixed)",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use iop_types::{NodeId, ProviderKey, RouteName};
 use schemars::JsonSchema;
@@ -9,10 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::check;
 use crate::error::ConfigError;
+use crate::host_port::HostPort;
 use crate::limits::Limits;
 use crate::provider::Provider;
 use crate::route::Route;
-use crate::{address, defaults, read, schema};
+use crate::{address, defaults, duration, read, schema};
 
 /// Configuration of an Edge and of all its Nodes.
 ///
@@ -34,6 +36,24 @@ pub struct EdgeConfig {
     /// Where the Edge listens.
     #[serde(default)]
     pub listen: Listen,
+    /// Certificate for the listeners of clients and, where it is not on loopback, of the command
+    /// line. Only in managed mode; absent serves clients without TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+    /// `HOST:PORT` under which other machines reach `listen.nodes`; invitations name it. Only in
+    /// managed mode; absent means the address of `listen.nodes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub advertise: Option<HostPort>,
+    /// Whether clients need a key. Absent: exactly where `listen.clients` is not on loopback. Only
+    /// in managed mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub require_keys: Option<bool>,
+    /// How long a Node's certificate is valid: 10s … 7d. It renews itself at half of that. Only in
+    /// managed mode.
+    #[serde(default = "default_node_certificate", with = "duration::text")]
+    #[schemars(schema_with = "schema::duration")]
+    pub node_certificate: Duration,
     /// Directory of history and other state. `~` is the home directory; absent means the usual
     /// place of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,6 +116,12 @@ impl EdgeConfig {
         serde_json::to_value(whole).expect("keys are strings and numbers are finite")
     }
 
+    /// Says whether clients need a key.
+    pub fn requires_keys(&self) -> bool {
+        let is_open = !self.listen.clients.ip().to_canonical().is_loopback();
+        self.mode == Mode::Managed && self.require_keys.unwrap_or(is_open)
+    }
+
     /// Finds a provider's entry.
     pub fn provider(&self, node: &NodeId, provider: &ProviderKey) -> Option<&Provider> {
         self.nodes.get(node)?.providers.as_ref()?.get(provider)
@@ -109,6 +135,10 @@ impl Default for EdgeConfig {
             group: default_group(),
             mode: Mode::default(),
             listen: Listen::default(),
+            tls: None,
+            advertise: None,
+            require_keys: None,
+            node_certificate: defaults::NODE_CERTIFICATE,
             data_dir: None,
             nodes: BTreeMap::new(),
             routes: BTreeMap::new(),
@@ -127,6 +157,19 @@ pub enum Mode {
     /// This machine only: loopback addresses, no TLS, no keys.
     #[default]
     Local,
+    /// Also other machines: Nodes with an identity of this group, clients with keys, and
+    /// providers' credentials sealed at the Edge. `iop edge init` prepares it.
+    Managed,
+}
+
+/// Files of a certificate and its key. Read again when they change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// PEM file of the certificate, its chain behind it.
+    pub certificate: String,
+    /// PEM file of its private key.
+    pub key: String,
 }
 
 /// Where the Edge listens; three different addresses.
@@ -191,6 +234,10 @@ impl Cors {
     pub fn allows(&self, origin: &str) -> bool {
         self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
     }
+}
+
+const fn default_node_certificate() -> Duration {
+    defaults::NODE_CERTIFICATE
 }
 
 fn default_group() -> String {

@@ -14,12 +14,17 @@ pub fn edge() -> String {
 # Only `version` is needed: everything that is set below to its default may be left out.
 version: 1
 group: {group}
-mode: local                         # this machine only
+mode: local                         # local: this machine only | managed: see `iop edge init`
 listen:
   clients: {clients}           # OpenAI-compatible API
   nodes: {nodes}             # Nodes dial in here
   admin: {admin}             # command line and /metrics
 # data_dir: ~/.local/share/iop/edge # absent: the usual place of the operating system
+# Only in managed mode:
+#   tls: {{ certificate: cert.pem, key: key.pem }} # for clients; read again when the files change
+#   advertise: edge.lan:7401        # where other machines reach `listen.nodes`
+#   require_keys: true              # absent: exactly where `listen.clients` is not on loopback
+node_certificate: {certificate}                # only in managed mode: a Node renews at half of it
 
 nodes:
   workstation:
@@ -40,6 +45,8 @@ nodes:
         endpoint: http://127.0.0.1:8000
         # first_response_timeout: 10m # absent: no bound of its own
         # api_key: {{ node_secret: lab }} # named in the Node's own file; never written here
+        # In managed mode, instead of `api_key`: `credential: lab`, a slot that `iop credentials
+        # set` fills, and `profile: {{ header: x-api-key }}` where it is not sent as a Bearer token.
         headers: {{}}                 # further ones for the server, like X-Title: home
         usage: exact                # exact | observed
         hosted: false               # absent: true where the endpoint is not on a loopback or
@@ -71,6 +78,7 @@ limits:
         queue = duration::format(defaults::QUEUE_TIMEOUT),
         away = duration::format(defaults::WAIT_FOR_NODE),
         hold = duration::format(defaults::HOLD_HEAD),
+        certificate = duration::format(defaults::NODE_CERTIFICATE),
     );
     for row in defaults::table() {
         if let Some(key) = row.name.strip_prefix("limits.") {
@@ -100,7 +108,7 @@ pub fn node() -> String {
 # A Node's own file. Its providers come from the Edge; here is only what the Edge cannot decide.
 version: 1
 node: workstation                   # its name under `nodes` in the Edge's file
-edge: {edge}                # the Edge's `listen.nodes`
+edge: {edge}                # the Edge's `listen.nodes`; HOST:PORT once joined
 # data_dir: ~/.local/share/iop/node # absent: the usual place of the operating system
 manage_models: false                # true: `iop ollama` may pull, copy and delete models here
 egress: [127.0.0.0/8, "::1/128"]    # what its providers may be reached at; names too: openrouter.ai
@@ -141,7 +149,7 @@ mod tests {
         assert_eq!(route.hold_head, defaults::HOLD_HEAD);
         let node = NodeConfig::parse(&node(), "example").expect("valid");
         assert_eq!(node.egress, NodeConfig::new(NodeId::from("a")).egress);
-        assert_eq!(node.edge, defaults::LISTEN_NODES);
+        assert_eq!(node.edge, defaults::LISTEN_NODES.into());
     }
 
     #[test]

@@ -27,10 +27,9 @@ const OWNED: [&str; 12] = [
 
 /// Says what is wrong with a configured header. The value is never repeated.
 pub(crate) fn objection(name: &str, value: &str) -> Option<&'static str> {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let lower = name.to_ascii_lowercase();
     let lower_value = value.trim_start().to_ascii_lowercase();
-    if name.is_empty() || !name.bytes().all(is_token) {
+    if !is_token(name) {
         Some("is no header name: write letters, digits and hyphens")
     } else if SECRET_PARTS.iter().any(|part| lower.contains(part))
         || SECRET_VALUES.iter().any(|start| lower_value.starts_with(start))
@@ -46,6 +45,23 @@ pub(crate) fn objection(name: &str, value: &str) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Says why a header cannot carry a credential.
+pub(crate) fn no_carrier(name: &str) -> Option<&'static str> {
+    if !is_token(name) {
+        Some("is no header name: write letters, digits and hyphens")
+    } else if OWNED.contains(&name.to_ascii_lowercase().as_str()) {
+        Some("is set by the Node itself and can carry no key: name the server's own header")
+    } else {
+        None
+    }
+}
+
+/// Says whether a text is a token as HTTP has it: a header's name, or one word of its value.
+pub(crate) fn is_token(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(fits)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 use iop_types::NodeId;
@@ -11,7 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
-use crate::{address, check, defaults, read, schema};
+use crate::host_port::HostPort;
+use crate::{check, defaults, read, schema};
 
 /// Configuration of one Node. Its providers come from its Edge.
 ///
@@ -27,10 +27,11 @@ pub struct NodeConfig {
     /// Name of this Node in its Edge's file.
     #[schemars(with = "String")]
     pub node: NodeId,
-    /// Where the Edge listens for Nodes.
-    #[serde(default = "default_edge", with = "address")]
+    /// `HOST:PORT` where the Edge listens for Nodes. A Node without an identity (`iop node join`)
+    /// dials this machine only.
+    #[serde(default = "default_edge")]
     #[schemars(schema_with = "schema::address")]
-    pub edge: SocketAddr,
+    pub edge: HostPort,
     /// Directory of history and other state. `~` is the home directory; absent means the usual
     /// place of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,8 +163,8 @@ pub struct EgressRuleError {
     text: String,
 }
 
-const fn default_edge() -> SocketAddr {
-    defaults::LISTEN_NODES
+fn default_edge() -> HostPort {
+    defaults::LISTEN_NODES.into()
 }
 
 /// Returns what a Node may reach unless its file says otherwise: its own machine.

@@ -4,9 +4,11 @@
 //! its flags and one from the variables, and [`or`](EdgeOverlay::or) puts the first over the second.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 
 use crate::edge::EdgeConfig;
 use crate::error::{ConfigError, Problem};
+use crate::host_port::HostPort;
 use crate::node::NodeConfig;
 use crate::path::Path;
 use iop_types::NodeId;
@@ -94,7 +96,7 @@ pub struct NodeOverlay {
     /// Overrides `node`.
     pub node: Option<NodeId>,
     /// Overrides `edge`.
-    pub edge: Option<SocketAddr>,
+    pub edge: Option<HostPort>,
     /// Overrides `data_dir`.
     pub data_dir: Option<String>,
 }
@@ -107,7 +109,7 @@ impl NodeOverlay {
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Ok(Self {
             node: filled(&variable, NODE).map(NodeId::from),
-            edge: address(&variable, EDGE)?,
+            edge: parsed(&variable, EDGE)?,
             data_dir: filled(&variable, DATA_DIR),
         })
     }
@@ -127,7 +129,7 @@ impl NodeConfig {
     /// Puts an overlay over the file and checks the result.
     ///
     /// # Errors
-    /// Fails when the result is not valid, for example with an Edge that is not on loopback.
+    /// Fails when the result is not valid.
     pub fn overlaid(mut self, overlay: NodeOverlay) -> Result<Self, ConfigError> {
         self.node = overlay.node.unwrap_or(self.node);
         self.edge = overlay.edge.unwrap_or(self.edge);
@@ -148,14 +150,26 @@ fn address(
     name: &str,
 ) -> Result<Option<SocketAddr>, ConfigError> {
     let Some(text) = filled(variable, name) else { return Ok(None) };
-    text.parse().map(Some).map_err(|_| ConfigError {
+    let problem = |_| format!("`{text}` is not an address: write IP:PORT, like 127.0.0.1:7400");
+    text.parse().map(Some).map_err(problem).map_err(|message| bad_variable(name, message))
+}
+
+fn parsed<T>(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+) -> Result<Option<T>, ConfigError>
+where
+    T: FromStr<Err: ToString>,
+{
+    let Some(text) = filled(variable, name) else { return Ok(None) };
+    text.parse().map(Some).map_err(|error: T::Err| bad_variable(name, error.to_string()))
+}
+
+fn bad_variable(name: &str, message: String) -> ConfigError {
+    ConfigError {
         source_name: format!("variable {name}"),
-        problems: vec![Problem {
-            position: None,
-            path: Path::root(),
-            message: format!("`{text}` is not an address: write IP:PORT, like 127.0.0.1:7400"),
-        }],
-    })
+        problems: vec![Problem { position: None, path: Path::root(), message }],
+    }
 }
 
 #[cfg(test)]
@@ -188,16 +202,16 @@ mod tests {
     fn a_bad_variable_is_named() {
         let error = NodeOverlay::from_variables(|_| Some("nowhere".to_owned()));
         let text = error.expect_err("no address").to_string();
-        assert!(text.starts_with("variable IOP_EDGE: `nowhere` is not an address"), "{text}");
+        assert!(text.starts_with("variable IOP_EDGE: `nowhere` is not HOST:PORT"), "{text}");
     }
 
     #[test]
     fn an_overlay_is_checked_like_a_file() {
-        let overlay = NodeOverlay {
-            edge: Some("192.168.1.2:7401".parse().expect("address")),
-            ..NodeOverlay::default()
+        let overlay = EdgeOverlay {
+            listen_nodes: Some("192.168.1.2:7401".parse().expect("address")),
+            ..EdgeOverlay::default()
         };
-        let error = NodeConfig::new(NodeId::from("a")).overlaid(overlay).expect_err("public");
+        let error = EdgeConfig::default().overlaid(overlay).expect_err("public");
         assert!(error.to_string().contains("managed mode"), "{error}");
     }
 }

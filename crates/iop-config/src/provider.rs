@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use iop_types::{AdapterType, StallTimeout, Target, UsageMode};
+use iop_types::{AdapterType, Slot, StallTimeout, Target, UsageMode};
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,15 @@ pub struct Provider {
     /// Key that the server asks for, named and never written here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<ApiKey>,
+    /// Name of a slot at the Edge that holds the key (`iop credentials set`). The Node sees it only
+    /// for the request that needs it. Only in managed mode, and not together with `api_key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub credential: Option<Slot>,
+    /// How the slot's key is written into a request. Only together with `credential`; absent sends
+    /// `authorization: Bearer KEY`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
     /// Further headers for the server. Values that are secrets are refused.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
@@ -89,6 +98,8 @@ impl Provider {
             response_stall_timeout: StallTimeout::DEFAULT,
             first_response_timeout: None,
             api_key: None,
+            credential: None,
+            profile: None,
             headers: BTreeMap::new(),
             hosted: None,
             usage: UsageMode::Exact,
@@ -117,6 +128,28 @@ impl Provider {
 
 /// Stands for everything that a server lists.
 pub const ALL: &str = "*";
+
+/// How a credential is written into a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Header that carries the key.
+    #[serde(default = "authorization")]
+    pub header: String,
+    /// Word before the key; absent where the header holds the key alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Self { header: authorization(), scheme: Some("Bearer".to_owned()) }
+    }
+}
+
+fn authorization() -> String {
+    "authorization".to_owned()
+}
 
 /// A key that is named, not written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -220,9 +220,10 @@ A flag wins over an `IOP_*` variable, which wins over the file, which wins over 
 * *duration*: whole numbers with units, the longer first: `500ms`, `30s`, `5m`, `1h30m`, `30d`.
 * *size*: a whole number with a unit: `64KiB`, `32MiB`, `1GiB`.
 * *address*: `IP:PORT`, like `127.0.0.1:7400` or `"[::1]:7400"`. Local mode takes loopback addresses
-  only; other machines need managed mode, which is not available yet.
-* Secrets are never written into a file: a provider names one of its Node, and the Node's file says
-  in which variable or file that is kept.
+  only; other machines need managed mode (`iop edge init`).
+* Secrets are never written into a file: a provider names one of its Node (`api_key`), and the
+  Node's file says in which variable or file that is kept; or it names a slot of the Edge
+  (`credential`), which `iop credentials set` fills.
 
 The smallest file is `version: 1`. A usual one:
 

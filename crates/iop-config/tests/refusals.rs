@@ -155,14 +155,61 @@ fn durations_sizes_and_addresses_say_how_they_are_written() {
 }
 
 #[test]
-fn managed_mode_and_its_keys_are_refused_by_name() {
-    let text = said("version: 1\nmode: managed\n");
-    assert!(text.starts_with("edge.yaml:2:7: `mode`: managed mode is not available yet"), "{text}");
-    for key in ["credential: openrouter", "profile: { header: x }"] {
-        let text = said(&provider(key));
-        assert!(text.contains("need managed mode, which is not available yet"), "{text}");
-        assert!(text.starts_with("edge.yaml:8:9: `nodes.a.providers.p."), "{text}");
+fn keys_of_managed_mode_are_refused_in_local_mode() {
+    let text = said(&provider("credential: openrouter"));
+    assert!(
+        text.contains("providers.p.credential`: needs managed mode (`iop edge init`)"),
+        "{text}"
+    );
+    for key in ["tls: { certificate: a, key: b }", "advertise: a:1", "require_keys: true"] {
+        let text = said(&format!("version: 1\n{key}\n"));
+        assert!(text.contains("has a meaning in managed mode only"), "{text}");
+        assert!(text.starts_with("edge.yaml:2:1: "), "{text}");
     }
+}
+
+#[test]
+fn a_credential_has_one_owner_and_a_header_that_can_carry_it() {
+    let managed = |keys: &str| format!("mode: managed\n{}", provider(keys));
+    assert!(EdgeConfig::parse(&managed("credential: paid"), "f").is_ok());
+    let profile = "credential: paid\n        profile: { header: x-api-key }";
+    assert!(EdgeConfig::parse(&managed(profile), "f").is_ok());
+    for (keys, says) in [
+        ("credential: paid\n        api_key: { node_secret: x }", "beside `api_key`"),
+        ("credential: \"\"", "no slot name"),
+        ("profile: { header: x-api-key }", "name one with `credential`"),
+        ("credential: a\n        profile: { header: host }", "can carry no key"),
+        ("credential: a\n        profile: { header: \"a b\" }", "no header name"),
+        ("credential: a\n        profile: { header: a, scheme: \"a b\" }", "is no word"),
+    ] {
+        let text = said(&managed(keys));
+        assert!(text.contains(says), "{keys}: {text}");
+    }
+}
+
+#[test]
+fn managed_mode_opens_addresses_as_far_as_they_are_guarded() {
+    let managed = |keys: &str| format!("version: 1\nmode: managed\n{keys}\n");
+    let open = "listen: { clients: 0.0.0.0:1, nodes: 0.0.0.0:2 }";
+    let config = EdgeConfig::parse(&managed(open), "f").expect("valid");
+    assert!(config.requires_keys());
+    assert!(!EdgeConfig::parse(&managed(""), "f").expect("valid").requires_keys());
+    let admin = said(&managed("listen: { admin: 0.0.0.0:3 }"));
+    assert!(admin.contains("over TLS only: add `tls`, or write 127.0.0.1:3"), "{admin}");
+    let text = said(&managed("listen: { clients: 0.0.0.0:1 }\nrequire_keys: false"));
+    assert!(text.contains("cannot be false"), "{text}");
+    for time in ["9s", "8d"] {
+        let text = said(&managed(&format!("node_certificate: {time}")));
+        assert!(text.contains("outside 10s … 7d"), "{text}");
+    }
+    let text = said(&managed("advertise: edge"));
+    assert!(text.contains("HOST:PORT"), "{text}");
+    let text = said(&managed("tls: { certificate: \"\", key: k }"));
+    assert!(text.contains("`tls.certificate`: is empty"), "{text}");
+}
+
+#[test]
+fn what_is_to_come_is_refused_by_name() {
     let text = said(&route("candidates: []\n    priority: batch"));
     assert!(text.contains("`routes.r.priority`: priorities of routes are not available"), "{text}");
 }
@@ -173,10 +220,6 @@ fn local_mode_refuses_addresses_that_others_can_reach() {
         let text = said(&format!("version: 1\nlisten:\n  clients: {address}\n"));
         assert!(text.starts_with("edge.yaml:3:3: `listen.clients`: "), "{text}");
         assert!(text.contains("managed mode") && text.contains("127.0.0.1:7400"), "{text}");
-        let node = format!("version: 1\nnode: a\nedge: {address}\n");
-        let text = NodeConfig::parse(&node, "node.yaml").expect_err("public").to_string();
-        assert!(text.starts_with("node.yaml:3:1: `edge`: "), "{text}");
-        assert!(text.contains("managed mode"), "{text}");
     }
     for address in ["127.9.9.9:1", "\"[::1]:1\"", "\"[::ffff:127.0.0.1]:1\""] {
         let text = format!("version: 1\nlisten: {{ clients: {address} }}\n");
@@ -328,7 +371,7 @@ fn a_nodes_file_is_as_strict() {
     let said = |text: &str| NodeConfig::parse(text, "node.yaml").expect_err(text).to_string();
     assert!(said("version: 1\n").contains("`node`: is missing"));
     assert!(said("version: 1\nnode: a\nprovider: {}\n").contains("`provider`: unknown key"));
-    assert!(said("version: 1\nnode: a\nedge: 127.0.0.1:0\n").contains("has port 0"));
+    assert!(said("version: 1\nnode: a\nedge: 127.0.0.1:0\n").contains("is not HOST:PORT"));
     assert!(
         said("version: 1\nnode: a\negress: [\"http://h\"]\n").contains("without scheme or port")
     );

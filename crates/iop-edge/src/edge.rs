@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use iop_admission::{Admission, ConfigError};
-use iop_config::EdgeConfig;
+use iop_config::{EdgeConfig, Mode};
 use iop_dispatch::RETURN_WAIT;
 use iop_net::accept;
 use iop_net::link::{LinkServer, LinkServerConfig};
@@ -48,6 +48,9 @@ pub enum StartError {
     /// Local mode does not open this address.
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
+    /// The file is for managed mode.
+    #[error("`mode`: this version checks files for managed mode and serves local mode only")]
+    Managed,
     /// A Node could not be told its configuration.
     #[error(transparent)]
     NodeTooLarge(#[from] NodeTooLarge),
@@ -126,6 +129,9 @@ impl Edge {
         tools: Tools,
         timing: Timing,
     ) -> Result<Self, StartError> {
+        if file.mode == Mode::Managed {
+            return Err(StartError::Managed);
+        }
         settings::check_loopback(&file)?;
         settings::check_node_sizes(&file)?;
         let admission = Admission::new(crate::now(), settings::admission(&file))?;

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iop_config::{ConfigError, EgressRule, NodeConfig, NodeOverlay, SecretSource, Side, defaults};
+use iop_config::{
+    ConfigError, EgressRule, HostPort, NodeConfig, NodeOverlay, SecretSource, Side, defaults,
+};
 use iop_net::egress::{Allowed, Egress};
 use iop_net::link::FatalLink;
 use iop_net::net::TokioNet;
@@ -34,7 +36,8 @@ pub(crate) async fn run(file: &Path) -> Result<(), NodeError> {
         true => ManageModels::AlsoWhereFound,
         false => ManageModels::Nowhere,
     };
-    let started = start(&config, config.edge, places, manage_models)?;
+    let edge = local_edge(&config.edge)?;
+    let started = start(&config, edge, places, manage_models)?;
     info!(node = %config.node, edge = %config.edge, "node started");
     let mut node = started.node;
     tokio::select! {
@@ -42,6 +45,12 @@ pub(crate) async fn run(file: &Path) -> Result<(), NodeError> {
         () = stop.cancelled() => node.stop(),
     }
     Ok(node.stopped().await?)
+}
+
+/// Without an identity nothing but this machine is dialled.
+fn local_edge(edge: &HostPort) -> Result<SocketAddr, NodeError> {
+    let is_near = |address: &SocketAddr| address.ip().to_canonical().is_loopback();
+    edge.address().filter(is_near).ok_or_else(|| NodeError::NoIdentity(edge.clone()))
 }
 
 /// A running Node and the directory that it holds.
@@ -125,6 +134,12 @@ pub(crate) enum NodeError {
     /// The data directory cannot be taken.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// Another machine is named, and this Node has no identity to show there.
+    #[error(
+        "`edge`: {0} is not a loopback address, and another machine is dialled in managed mode \
+         only: a node without an identity dials this machine, like 127.0.0.1:7401"
+    )]
+    NoIdentity(HostPort),
     /// The Edge refused for good.
     #[error(transparent)]
     Link(#[from] FatalLink),

@@ -1,18 +1,20 @@
 //! The Edge's file as a whole.
 
-use crate::edge::{Cors, EdgeConfig, Listen};
+use crate::defaults;
+use crate::edge::{Cors, EdgeConfig, Mode};
 use crate::limits::Limits;
 use crate::path::Path;
 use crate::read::Findings;
 
-use super::{data_dir, loopback, name, provider, route, version};
+use super::{data_dir, is_loopback, loopback, name, provider, route, version};
 
 /// Checks an Edge's file and resolves the references of its routes.
 pub(crate) fn edge(config: &mut EdgeConfig, findings: &mut Findings) {
     let root = Path::root();
     version(config.version, findings);
     name(&config.group, "group", root.key("group"), findings);
-    listen(&config.listen, findings);
+    listen(config, findings);
+    managed(config, findings);
     data_dir(config.data_dir.as_deref(), findings);
     for (node, entry) in &config.nodes {
         let at = root.key("nodes").key(node);
@@ -20,7 +22,7 @@ pub(crate) fn edge(config: &mut EdgeConfig, findings: &mut Findings) {
         for (key, entry) in entry.providers.iter().flatten() {
             let at = at.key("providers").key(key);
             name(key.as_str(), "provider", at.clone(), findings);
-            provider::check(entry, &at, findings);
+            provider::check(entry, config.mode, &at, findings);
         }
     }
     for (name, entry) in &mut config.routes {
@@ -31,15 +33,69 @@ pub(crate) fn edge(config: &mut EdgeConfig, findings: &mut Findings) {
     hosts(&mut config.hosts, findings);
 }
 
-fn listen(listen: &Listen, findings: &mut Findings) {
+fn listen(config: &EdgeConfig, findings: &mut Findings) {
     let at = Path::root().key("listen");
+    let listen = &config.listen;
     let all = [("clients", listen.clients), ("nodes", listen.nodes), ("admin", listen.admin)];
     for (at_index, (key, address)) in all.into_iter().enumerate() {
-        loopback(address, at.key(key), findings);
+        match config.mode {
+            Mode::Local => loopback(address, at.key(key), findings),
+            Mode::Managed if key == "admin" && config.tls.is_none() && !is_loopback(address) => {
+                findings.add(
+                    at.key(key),
+                    format!(
+                        "{address} is not a loopback address, and the admin listener is reached \
+                         from other machines over TLS only: add `tls`, or write 127.0.0.1:{}",
+                        address.port()
+                    ),
+                );
+            }
+            Mode::Managed => {}
+        }
         let earlier = &all[..at_index];
         let taken = earlier.iter().find(|(_, other)| *other == address && address.port() != 0);
         if let Some((other, _)) = taken {
             findings.add(at.key(key), format!("{address} is already `listen.{other}`"));
+        }
+    }
+}
+
+/// What only managed mode knows.
+fn managed(config: &EdgeConfig, findings: &mut Findings) {
+    let root = Path::root();
+    if !(defaults::MIN_NODE_CERTIFICATE..=defaults::MAX_NODE_CERTIFICATE)
+        .contains(&config.node_certificate)
+    {
+        findings.add(root.key("node_certificate"), "is outside 10s … 7d: write a time between");
+    }
+    if let Some(tls) = &config.tls {
+        for (key, path) in [("certificate", &tls.certificate), ("key", &tls.key)] {
+            if path.trim().is_empty() {
+                findings.add(root.key("tls").key(key), "is empty: write the path of a PEM file");
+            }
+        }
+    }
+    let is_open = !is_loopback(config.listen.clients);
+    if config.mode == Mode::Managed && is_open && config.require_keys == Some(false) {
+        findings.add(
+            root.key("require_keys"),
+            "cannot be false where other machines reach `listen.clients`: remove the key, or \
+             listen on 127.0.0.1",
+        );
+    }
+    if config.mode == Mode::Local {
+        for (key, is_set) in [
+            ("tls", config.tls.is_some()),
+            ("advertise", config.advertise.is_some()),
+            ("require_keys", config.require_keys.is_some()),
+        ] {
+            if is_set {
+                findings.add(
+                    root.key(key),
+                    "has a meaning in managed mode only: write `mode: managed` (`iop edge init`), \
+                     or remove the key",
+                );
+            }
         }
     }
 }

@@ -4,17 +4,13 @@ use crate::node::{NodeConfig, SecretSource};
 use crate::path::Path;
 use crate::read::Findings;
 
-use super::{data_dir, loopback, name, version};
+use super::{data_dir, name, version};
 
 /// Checks a Node's file.
 pub(crate) fn node(config: &mut NodeConfig, findings: &mut Findings) {
     let root = Path::root();
     version(config.version, findings);
     name(config.node.as_str(), "Node", root.key("node"), findings);
-    loopback(config.edge, root.key("edge"), findings);
-    if config.edge.port() == 0 {
-        findings.add(root.key("edge"), "has port 0: write the port of the Edge's `listen.nodes`");
-    }
     data_dir(config.data_dir.as_deref(), findings);
     for (key, source) in &config.secrets {
         let at = root.key("secrets").key(key);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use iop_types::AdapterType;
 
+use crate::edge::Mode;
 use crate::headers;
 use crate::path::Path;
 use crate::provider::{ALL, Provider};
@@ -11,7 +12,7 @@ use crate::read::Findings;
 
 use super::{free_name, name};
 
-pub(super) fn check(provider: &Provider, at: &Path, findings: &mut Findings) {
+pub(super) fn check(provider: &Provider, mode: Mode, at: &Path, findings: &mut Findings) {
     endpoint(provider, at, findings);
     targets(provider, at, findings);
     only_for_some(provider, at, findings);
@@ -30,9 +31,41 @@ pub(super) fn check(provider: &Provider, at: &Path, findings: &mut Findings) {
     if let Some(key) = &provider.api_key {
         name(&key.node_secret, "secret", at.key("api_key").key("node_secret"), findings);
     }
+    credential(provider, mode, at, findings);
     for (name, value) in &provider.headers {
         if let Some(objection) = headers::objection(name, value) {
             findings.add(at.key("headers").key(name), objection);
+        }
+    }
+}
+
+fn credential(provider: &Provider, mode: Mode, at: &Path, findings: &mut Findings) {
+    if let Some(slot) = &provider.credential {
+        let at = at.key("credential");
+        name(slot.as_str(), "slot", at.clone(), findings);
+        if mode == Mode::Local {
+            findings.add(
+                at.clone(),
+                "needs managed mode (`iop edge init`): in local mode name a secret of the Node \
+                 with `api_key: { node_secret: NAME }`",
+            );
+        }
+        if provider.api_key.is_some() {
+            findings.add(at, "stands beside `api_key`: keep the one whose owner holds the key");
+        }
+    }
+    if let Some(profile) = &provider.profile {
+        let at = at.key("profile");
+        if provider.credential.is_none() {
+            findings.add(at.clone(), "says how a slot's key is sent: name one with `credential`");
+        }
+        if let Some(objection) = headers::no_carrier(&profile.header) {
+            findings.add(at.key("header"), objection);
+        }
+        if let Some(scheme) = &profile.scheme
+            && (scheme.is_empty() || !headers::is_token(scheme))
+        {
+            findings.add(at.key("scheme"), "is no word: write one like Bearer, or remove the key");
         }
     }
 }
@@ -82,6 +115,7 @@ fn only_for_some(provider: &Provider, at: &Path, findings: &mut Findings) {
         ("manage_models", provider.manage_models, for_ollama, "`ollama`"),
         ("script", provider.script.is_some(), for_mock, "`mock`"),
         ("api_key", provider.api_key.is_some(), !for_mock, "adapters with a server"),
+        ("credential", provider.credential.is_some(), !for_mock, "adapters with a server"),
         ("headers", !provider.headers.is_empty(), !for_mock, "adapters with a server"),
     ] {
         if is_set && !is_known {

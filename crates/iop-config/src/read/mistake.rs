@@ -32,11 +32,6 @@ pub(super) fn problem(error: &YamlError, tree: &Tree) -> Problem {
             path = owner.key(field);
             "is missing".to_owned()
         }
-        YamlError::SerdeUnknownVariant { variant, .. }
-            if variant == "managed" && path.last_key() == Some("mode") =>
-        {
-            MANAGED.to_owned()
-        }
         _ if let Some(hint) = secret_hint(&path) => hint.to_owned(),
         YamlError::SerdeUnknownVariant { variant, expected, .. } => {
             unknown(&format!("value{}", repeated(variant)), variant, expected)
@@ -154,26 +149,10 @@ fn without_place(text: &str, position: Option<Position>) -> String {
     }
 }
 
-const MANAGED: &str = "managed mode is not available yet: write `mode: local` and keep clients, Edge \
-                       and Nodes on this machine";
-
 /// Keys of features that are to come, refused by name: the key, a key that stands beside it, what to
 /// say.
-const NOT_YET: [(&str, &str, &str); 3] = [
-    (
-        "credential",
-        "api_key",
-        "credentials that the Edge holds need managed mode, which is not available yet: name a \
-         secret of the Node with `api_key: { node_secret: NAME }`",
-    ),
-    (
-        "profile",
-        "api_key",
-        "credential profiles need managed mode, which is not available yet: `api_key` is sent as \
-         `authorization: Bearer`",
-    ),
-    ("priority", "candidates", "priorities of routes are not available yet: remove the key"),
-];
+const NOT_YET: [(&str, &str, &str); 1] =
+    [("priority", "candidates", "priorities of routes are not available yet: remove the key")];
 
 fn not_yet(key: &str, allowed: &[&str]) -> Option<&'static str> {
     NOT_YET
