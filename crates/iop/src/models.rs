@@ -67,3 +67,30 @@ fn row(model: &Model) -> [String; 4] {
         providers.join(", "),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_row_says_in_a_word_what_becomes_of_a_request_for_the_model() {
+        let mut model = json!({
+            "model": "chat", "available": true, "left_out": false, "loaded": false, "configured": true,
+            "providers": [
+                { "node": "box", "provider": "ollama" }, { "node": "rack", "provider": "lab" },
+            ],
+        });
+        let row = |model: &Value| row(&Model::deserialize(model.clone()).unwrap());
+        assert_eq!(row(&model), ["chat", "available", "configured", "box/ollama, rack/lab"]);
+        model["loaded"] = json!(true);
+        assert_eq!(row(&model)[1], "loaded");
+        model["left_out"] = json!(true);
+        assert_eq!(row(&model)[1], "left out", "its health matters more than what is in memory");
+        model["left_out"] = json!(false);
+        model["available"] = json!(false);
+        model["configured"] = json!(false);
+        assert_eq!(row(&model)[1..3], ["unavailable", "discovered"]);
+    }
+}

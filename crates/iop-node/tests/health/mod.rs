@@ -1,6 +1,6 @@
 //! What a Node finds out about a provider that fell silent, and how it goes on looking.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use iop_net::link::Answer;
@@ -8,6 +8,7 @@ use iop_node::Secrets;
 use iop_testkit::script::{OnCancel, Script, Step};
 use iop_testkit::{ScriptedProvider, answer};
 use iop_wire::v1::{self, HealthEvidence, ProviderState};
+use serde_json::json;
 
 use crate::support::{Rig, all, head, provider, run, tunnel};
 
@@ -167,15 +168,22 @@ async fn a_served_token_frees_the_zombie_of_a_server_that_takes_one_call_at_once
     }
 }
 
-/// The look at a server that hangs takes seconds; that its place is taken is told before.
+/// A Node that looks at a server that hangs does nothing else for seconds; that a place is taken is told
+/// before. The look that belongs to the stall is answered, so that the terminal follows the zombie at once.
 #[tokio::test]
 async fn a_zombie_is_told_when_it_becomes_one() {
     let (rig, lab) = with_places(1).await;
     lab.once(PATH, |request| {
         answer::stream_start(request).on_cancel(OnCancel::Ignore).then(Step::Hold)
     });
-    lab.on("/v1/models", |_| Script::new().hold());
-    let _ = stall(&all(rig.send(tunnel(impatient()), CHAT)).await);
+    // In the middle of the 2 s that the provider has to return.
+    let hangs_from = Instant::now() + Duration::from_millis(1_300);
+    lab.on("/v1/models", move |_| match Instant::now() < hangs_from {
+        true => answer::json(200, &json!({ "object": "list", "data": [{ "id": "m" }] })),
+        false => Script::new().hold(),
+    });
+    let stall = stall(&all(rig.send(tunnel(impatient()), CHAT)).await);
+    assert_eq!(stall.health(), HealthEvidence::AvailableRequestStalled);
     assert_eq!(rig.known("lab").zombies, 1, "with the terminal at the latest");
 }
 
