@@ -28,9 +28,10 @@ fn events(segments: &[&[u8]]) -> Vec<Option<(Vec<u8>, Vec<u8>)>> {
     events
 }
 
-fn progress(segments: &[&[u8]]) -> bool {
+fn progress(segments: &[&[u8]]) -> (bool, bool) {
     let mut scan = ProgressScan::default();
-    segments.iter().fold(false, |any, segment| scan.scan(segment) | any)
+    let any = segments.iter().fold(false, |any, segment| scan.scan(segment) | any);
+    (any, scan.is_done())
 }
 
 fn observed(segments: &[&[u8]]) -> String {

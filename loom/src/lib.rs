@@ -22,7 +22,7 @@ pub mod memory;
 
 /// What the files above find under this name in their own crates.
 mod provider {
-    pub(crate) use iop_execution::provider::{Fenced, Outlet};
+    pub(crate) use iop_execution::provider::{Completion, Fenced, Outlet};
 }
 
 mod vitals {

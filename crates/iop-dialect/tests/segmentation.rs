@@ -203,6 +203,9 @@ proptest! {
             progress |= scan.scan(&segment);
         }
         prop_assert_eq!(progress, expected_progress(&text));
+        let mut whole = ProgressScan::new();
+        whole.scan(&text);
+        prop_assert_eq!(scan.is_done(), whole.is_done());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use iop_types::{CommandFrame, Event, TunnelFrame};
 
-use crate::provider::{Fenced, Outlet};
+use crate::provider::{Completion, Fenced, Outlet};
 use crate::sync::{Mutex, MutexGuard};
 use crate::vitals::{Sent, Vitals};
 
@@ -124,6 +124,13 @@ where
     fn note_outcome(&mut self) {
         self.shared.lock().control.vitals.note_outcome();
     }
+
+    fn note_done(&mut self, completion: Completion) {
+        let now = (self.clock)();
+        let control = &mut self.shared.lock().control;
+        control.vitals.note_done(now);
+        control.completion = Some(completion);
+    }
 }
 
 /// Stops an emission and tells what is known of its call. Clones are handles of the same fence.
@@ -148,6 +155,13 @@ impl Fence {
         let mut vitals = Vitals::default();
         self.0.control(&mut |control| vitals = control.vitals);
         vitals
+    }
+
+    /// Returns how the call completed, once its provider said that it is done.
+    pub fn completion(&self) -> Option<Completion> {
+        let mut completion = None;
+        self.0.control(&mut |control| completion.clone_from(&control.completion));
+        completion
     }
 
     /// Returns when the first progress was put.
@@ -232,6 +246,8 @@ struct Control {
     /// Who waits for room, to be told that there will be none.
     waiting: Option<Waker>,
     vitals: Vitals,
+    /// Known before the call returns where the provider leaves its answer open.
+    completion: Option<Completion>,
 }
 
 impl Control {

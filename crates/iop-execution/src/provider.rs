@@ -151,6 +151,13 @@ pub trait Outlet<T>: Send {
     /// Notes that the call's outcome is known and only the provider's end is awaited, for a time that
     /// the adapter bounds: from here on its silence means nothing.
     fn note_outcome(&mut self) {}
+
+    /// Notes that the provider has said that its answer is whole, after all of it was put. Whoever
+    /// watches the call bounds the time that is left for the provider's end, and cancels it then; the
+    /// call completed as `completion` says either way.
+    fn note_done(&mut self, completion: Completion) {
+        drop(completion);
+    }
 }
 
 impl<T> dyn Outlet<T> + '_ {

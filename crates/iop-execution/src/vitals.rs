@@ -7,6 +7,10 @@
 //! keeping what has elapsed, while the call waits for somebody else: for the client to take what is
 //! there (no credit), or for the Edge to send the rest of the request. It begins anew with every
 //! progress and with every byte of the request that the provider accepts.
+//!
+//! A provider that has said that it is *done* owes nothing but its end. Its silence runs from there,
+//! whatever else it sends and whatever of its request it still takes; only the client, who has to take
+//! what came before, makes it stand still.
 
 use std::time::{Duration, Instant};
 
@@ -33,6 +37,8 @@ pub struct Vitals {
     awaits_credit: bool,
     /// What comes of the call is known, and only the provider's end is awaited.
     has_outcome: bool,
+    /// The provider has said that its answer is whole.
+    is_done: bool,
     handed_over: Option<Instant>,
     first_progress: Option<Instant>,
     last_progress: Option<Instant>,
@@ -46,7 +52,7 @@ impl Vitals {
         if sent == Sent::Whole {
             self.handed_over.get_or_insert(now);
         }
-        self.silence.restart(now, self.runs());
+        self.restart(now);
     }
 
     /// The provider got on.
@@ -54,7 +60,7 @@ impl Vitals {
         self.has_begun = true;
         self.first_progress.get_or_insert(now);
         self.last_progress = Some(now);
-        self.silence.restart(now, self.runs());
+        self.restart(now);
     }
 
     /// There is no room downstream: what the provider says next waits for the client.
@@ -76,9 +82,21 @@ impl Vitals {
         self.has_outcome = true;
     }
 
+    /// The provider said that its answer is whole.
+    pub fn note_done(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.is_done, true) {
+            self.silence.restart(now, self.runs());
+        }
+    }
+
     /// Says whether it is known what comes of the call, so that no silence is judged any more.
     pub const fn has_outcome(&self) -> bool {
         self.has_outcome
+    }
+
+    /// Says whether the provider has said that its answer is whole, and owes its end.
+    pub const fn is_done(&self) -> bool {
+        self.is_done
     }
 
     /// Says whether the call waits for room downstream.
@@ -89,7 +107,7 @@ impl Vitals {
     /// Says whether the silence keeps what has elapsed and does not grow, because the call waits for
     /// somebody else than its provider.
     pub const fn stands_still(&self) -> bool {
-        self.awaits_credit || self.awaits_edge
+        self.awaits_credit || (self.awaits_edge && !self.is_done)
     }
 
     /// Returns for how long the provider has been silent by `now`.
@@ -124,6 +142,12 @@ impl Vitals {
             (Some(_), _) => StallPhase::MidStream,
             (None, Some(_)) => StallPhase::BeforeHead,
             (None, None) => StallPhase::Sending,
+        }
+    }
+
+    fn restart(&mut self, now: Instant) {
+        if !self.is_done {
+            self.silence.restart(now, self.runs());
         }
     }
 
@@ -217,6 +241,23 @@ mod tests {
         vitals.note_sent(Sent::Whole, start + 5 * SECOND);
         assert_eq!(vitals.silent_for(SECOND), Some(start + 6 * SECOND));
         assert_eq!(vitals.phase(), StallPhase::MidStream);
+    }
+
+    #[test]
+    fn what_comes_after_the_provider_said_that_it_is_done_begins_no_silence_anew() {
+        let start = Instant::now();
+        let mut vitals = Vitals::default();
+        vitals.note_sent(Sent::AllSoFar, start);
+        vitals.note_progress(start);
+        vitals.note_done(start + SECOND);
+        assert!(!vitals.stands_still(), "it need not take the rest");
+        vitals.note_progress(start + 2 * SECOND);
+        vitals.note_sent(Sent::More, start + 2 * SECOND);
+        assert_eq!(vitals.silent_for(2 * SECOND), Some(start + 3 * SECOND));
+        vitals.note_no_credit(start + 2 * SECOND);
+        assert!(vitals.stands_still());
+        vitals.note_credit(start + 60 * SECOND);
+        assert_eq!(vitals.silent_for(2 * SECOND), Some(start + 61 * SECOND));
     }
 
     #[test]

@@ -11,7 +11,9 @@
 //! end:   watching ──returned──────────────────────────────────────► said: the call's own terminal
 //!           ├─silent for too long─► joining ──settled and probed───► said: response_stalled
 //!           │                          └──deadline, cancel─────────► said: the same, at once
-//!           ├─deadline, cancel────► leaving ──settled──────────────► said: deadline_exceeded, cancelled
+//!           ├─done, and left open─┐
+//!           ├─deadline, cancel────┴► leaving ──settled─────────────► said: completed, deadline_exceeded,
+//!           │                                                               cancelled
 //!           └─disconnect (from each of these)─────────────────────► nobody is told
 //! ```
 //!
@@ -24,6 +26,11 @@
 //! A call whose outcome is known ([`Vitals::has_outcome`]) and that waits for its provider's end only is
 //! claimed no more: its adapter bounds that wait.
 //!
+//! **The end after done.** A provider that said that its answer is whole ([`Vitals::is_done`]) has the close
+//! grace to end it, whatever its stall timeout; what it sends meanwhile passes. Then its call is stopped like
+//! a cancelled one, and completes when that is settled: what is said of the answer does not depend on
+//! whether the provider was seen to return, and what becomes of the permit does.
+//!
 //! **Precedence.** Everything that has happened by the same instant comes in together, as one
 //! [`Seen`], and is judged in this order: disconnect, hard deadline, cancel, the provider's terminal,
 //! silence. After the claim the end stays `response_stalled`: the provider's terminal counts as its
@@ -31,7 +38,8 @@
 //!
 //! **Timers.** There is one, and it is the host's: [`Orders::next`] says when to look again at the
 //! latest. Progress moves no timer. It stores a timestamp ([`Vitals`]), and whoever looks too early
-//! is told of a later time. Only a silence that stands still has no time at all ([`Next::stands_still`]).
+//! is told of a later time. Only what brings that time nearer is worth a look of its own: a silence that
+//! stood still and does no more, a provider that is done ([`Next::is_outdated`]).
 
 use std::time::{Duration, Instant};
 
@@ -96,13 +104,24 @@ pub struct Orders {
     pub next: Next,
 }
 
-/// When to look at a call again. A host looks earlier when something of a [`Seen`] happened.
+/// When to look at a call again. A host looks earlier when something of a [`Seen`] happened, or when
+/// the call was polled and this [is outdated](Self::is_outdated).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Next {
     /// At the latest then; `None` where no time is set.
     pub at: Option<Instant>,
-    /// The silence stands still: also as soon as the call has been polled.
+    /// The silence stood still.
     pub stands_still: bool,
+    /// The provider was still expected to say that it is done.
+    pub expects_done: bool,
+}
+
+impl Next {
+    /// Says whether the call has shown something since that may bring the next time nearer.
+    pub const fn is_outdated(&self, vitals: &Vitals) -> bool {
+        let goes_on = self.stands_still && !vitals.stands_still();
+        goes_on || (self.expects_done && vitals.is_done())
+    }
 }
 
 /// The one terminal of a call.
@@ -110,6 +129,8 @@ pub struct Next {
 pub enum End {
     /// What the call returned.
     Own,
+    /// Its provider said that it was done and left its answer open: it completed.
+    Done,
     /// It was cancelled.
     Cancelled,
     /// Its time was over.
@@ -170,6 +191,7 @@ struct Join {
 
 #[derive(Debug, Clone, Copy)]
 enum Leave {
+    Done,
     Cancelled,
     Deadline(Deadline),
 }
@@ -194,6 +216,7 @@ impl Watchdog {
         if seen.cancelled == Some(Cancel::Asked) {
             self.leave(Leave::Cancelled, &mut orders);
         }
+        self.conclude(now, vitals);
         self.claim(now, vitals, &mut orders);
         self.finish(&mut orders);
         self.stop(now, &mut orders);
@@ -260,10 +283,19 @@ impl Watchdog {
         }
     }
 
+    /// Leaves a provider that said that it is done and does not end.
+    fn conclude(&mut self, now: Instant, vitals: &Vitals) {
+        let (Part::Running, Ending::Watching) = (self.part, self.end) else { return };
+        let is_left_open = vitals.is_done() && !vitals.has_outcome();
+        if is_left_open && !vitals.stands_still() && vitals.silent_at(now) >= CLOSE_GRACE {
+            self.end = Ending::Leaving(Leave::Done);
+        }
+    }
+
     /// Claims a provider that is silent for too long, unless it has returned or said all that matters.
     fn claim(&mut self, now: Instant, vitals: &Vitals, orders: &mut Orders) {
         let (Part::Running, Ending::Watching) = (self.part, self.end) else { return };
-        if vitals.has_outcome() {
+        if vitals.has_outcome() || vitals.is_done() {
             return;
         }
         let silent = vitals.silent_at(now);
@@ -282,6 +314,7 @@ impl Watchdog {
         let Part::Settled(ownership) = self.part else { return };
         let end = match self.end {
             Ending::Watching => End::Own,
+            Ending::Leaving(Leave::Done) => End::Done,
             Ending::Leaving(Leave::Cancelled) => End::Cancelled,
             Ending::Leaving(Leave::Deadline(deadline)) => End::Deadline(deadline),
             Ending::Joining(join) => match join.health {
@@ -316,6 +349,9 @@ impl Watchdog {
         };
         let (own, stands_still) = match self.end {
             Ending::Watching if vitals.has_outcome() => ([None; 3], false),
+            Ending::Watching if vitals.is_done() => {
+                ([vitals.silent_for(CLOSE_GRACE), None, None], vitals.stands_still())
+            }
             Ending::Watching => {
                 let stall = vitals.silent_for(self.rules.stall);
                 let head = self.first_response(vitals).map(|(_, due)| due);
@@ -337,7 +373,9 @@ impl Watchdog {
             Ending::Leaving(_) | Ending::Over => [None; 2],
         };
         let at = own.into_iter().chain(deadlines).chain([grace]).flatten().min();
-        Next { at, stands_still }
+        let is_watching = matches!(self.end, Ending::Watching);
+        let expects_done = is_watching && !vitals.has_outcome() && !vitals.is_done();
+        Next { at, stands_still, expects_done }
     }
 
     /// Returns the bound on the head and when it is over, while there is one to wait for. A head that

@@ -11,6 +11,7 @@
 mod alarm;
 mod body;
 mod conduct;
+mod silence;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -101,7 +102,7 @@ async fn run(
 ) {
     let head = request.head.clone();
     let memory = node.memory.clone();
-    let call: Call<'_, Events, Completion> = Box::new(move |provider, outlet, cancelled| {
+    let call: Call<'_, Events> = Box::new(move |provider, outlet, cancelled| {
         Box::pin(async move {
             let input = collect(&mut body, &memory, cancelled).await?;
             provider.run(request, input, outlet, cancelled).await
@@ -128,18 +129,20 @@ async fn tunnel(
     told: iop_net::link::Cancelled,
 ) {
     let head = request.head.clone();
-    let call: Call<'_, Frames, ()> = Box::new(move |provider, outlet, cancelled| {
+    let call: Call<'_, Frames> = Box::new(move |provider, outlet, cancelled| {
         Box::pin(async move {
             let Some(tunnel) = provider.tunnel() else {
                 let message = "the provider's adapter has no tunnel";
                 return Err(CallError::Failed(Failure::new(ErrorCode::ProviderError, message)));
             };
             let body = arrived(body).await;
-            tunnel.tunnel(request, body, outlet, cancelled).await
+            tunnel.tunnel(request, body, outlet, cancelled).await?;
+            // What a tunnel carried, nobody here has read.
+            Ok(Completion::default())
         })
     });
     conduct(&node, passed, &head, outlet, told, call, |outcome| match outcome {
-        Outcome::Completed(()) => TunnelFrame::End,
+        Outcome::Completed(_) => TunnelFrame::End,
         Outcome::Failed(failure) => TunnelFrame::Error(failure.clone()),
         Outcome::Cancelled(_) => TunnelFrame::Cancelled,
     })

@@ -38,12 +38,7 @@ impl Journal {
         Record { receipt, began: now() }
     }
 
-    pub(crate) fn end<T>(
-        &self,
-        record: Record,
-        first_progress: Option<Instant>,
-        outcome: &Outcome<T>,
-    ) {
+    pub(crate) fn end(&self, record: Record, first_progress: Option<Instant>, outcome: &Outcome) {
         let Record { receipt, began } = record;
         let (Some(history), Some(receipt)) = (&self.0, receipt) else { return };
         let since = |then: Instant| {
@@ -64,7 +59,7 @@ impl Journal {
     }
 }
 
-fn terminal<T>(outcome: &Outcome<T>) -> (TerminalKind, Option<ErrorCode>) {
+fn terminal(outcome: &Outcome) -> (TerminalKind, Option<ErrorCode>) {
     match outcome {
         Outcome::Completed(_) => (TerminalKind::Completed, None),
         Outcome::Failed(failure) => (TerminalKind::Failed, Some(failure.code)),

@@ -58,7 +58,7 @@ impl Ollama {
             }
         };
         log_timings(&request, &ended);
-        Ok(Completion { finish: ended.answer.finish, usage: ended.answer.usage })
+        Ok(completion(&ended))
     }
 
     /// Makes Ollama's body of the run's input.
@@ -102,6 +102,10 @@ impl Ollama {
     }
 }
 
+fn completion(ended: &Ended) -> Completion {
+    Completion { finish: ended.answer.finish.clone(), usage: ended.answer.usage }
+}
+
 fn invalid(error: &RequestError) -> Failure {
     Failure::new(ErrorCode::InvalidRequest, error.to_string())
 }
@@ -132,6 +136,10 @@ impl Reader for StreamReader {
 
     fn finish(self, events: &mut Vec<Event>) -> Result<Ended, Failure> {
         self.finish(events)
+    }
+
+    fn completion(ended: &Ended) -> Completion {
+        completion(ended)
     }
 }
 

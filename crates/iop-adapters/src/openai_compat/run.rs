@@ -55,8 +55,12 @@ impl OpenaiCompat {
                 return Err(exchange.give_up(outlet, redactor.redact(failure)).await);
             }
         };
-        Ok(Completion { finish: answer.finish, usage: answer.usage })
+        Ok(completion(&answer))
     }
+}
+
+fn completion(answer: &Answer) -> Completion {
+    Completion { finish: answer.finish.clone(), usage: answer.usage }
 }
 
 /// Makes the provider's body of the run's input.
@@ -109,6 +113,10 @@ impl Reader for StreamReader {
 
     fn finish(self, events: &mut Vec<Event>) -> Result<Answer, Failure> {
         self.finish(events)
+    }
+
+    fn completion(ended: &Answer) -> Completion {
+        completion(ended)
     }
 }
 

@@ -3,6 +3,8 @@
 //! ```text
 //! head ─► frames ─► clean end ─► returned
 //!   └───────┴─ cancelled or fenced ─► FIN, read on ─► the provider's end ─► CallError::Cancelled
+//!   │       └─ the answer is said to be whole ─► read on ─► clean end ─► returned
+//!   │                                            └─ stopped ─► FIN, read on ─► the provider's end
 //!   └───────┴─ the answer is unusable ─► FIN, read on ─► the provider's end ─► CallError::Failed
 //!                                             └─ the grace is over: reset ─► CallError::Abandoned
 //! ```
@@ -10,23 +12,24 @@
 //! Until the provider has its whole request, every poll tells the outlet how much it has taken: that
 //! is what a silent provider is told from a slow upload by.
 //!
-//! Once the answer is whole or known to be unusable, the outlet is told so: what is still awaited is the
-//! provider's end, whose time is bounded here.
+//! Once the answer is known to be unusable, the outlet is told so: what is still awaited is the provider's
+//! end, whose time is bounded here.
 //!
-//! How long a cancelled call may take to return is for the caller to bound: dropping the future
-//! drops the exchange, which resets the connection.
+//! How long a provider may leave an answer open that it said to be whole, and how long a cancelled call
+//! may take to return, is for the caller to bound: dropping the future drops the exchange, which resets
+//! the connection.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use iop_execution::{CallError, Cancelled, Outlet, Sent};
+use iop_execution::{CallError, Cancelled, Completion, Outlet, Sent};
 use iop_net::http::{Call, Frame, Head, Phase, Sending};
 use iop_types::Failure;
 
 use super::failure::failure_of;
 
-/// How long a provider whose answer is unusable, or said to be over, may take to end before it is
-/// reset; the close grace of a cancelled call.
+/// How long a provider whose answer is unusable may take to end before it is reset; the close grace of a
+/// cancelled call.
 const CLOSE_GRACE: Duration = iop_execution::watchdog::CLOSE_GRACE;
 
 /// How long a cancelled provider may take to end that has not been sent its whole request. A FIN can
@@ -123,16 +126,27 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Waits for the end of a body that has nothing more to say. However it ends, the answer is
-    /// whole; a provider that leaves its body open does not keep it from whoever asked.
-    pub(crate) async fn let_end<T>(&mut self, outlet: &mut dyn Outlet<T>) -> Result<(), CallError> {
-        outlet.note_outcome();
+    /// Waits for the end of a body that has nothing more to say, until it is cancelled. `completion` is
+    /// how the call completed, whichever comes first.
+    pub(crate) async fn let_end<T>(
+        &mut self,
+        outlet: &mut dyn Outlet<T>,
+        completion: Completion,
+    ) -> Result<(), CallError> {
+        if self.call.has_returned() {
+            return Ok(());
+        }
+        outlet.note_done(completion);
         let call = &mut self.call;
-        let rest = async { while let Ok(Some(_)) = call.frame().await {} };
+        let rest = async {
+            while let Ok(Some(_)) = call.frame().await {}
+            // A body that breaks here costs nobody anything; its provider still has to return.
+            call.returned().await;
+        };
         let ended = tokio::select! {
             biased;
             () = &mut *self.cancelled => false,
-            _ = tokio::time::timeout(CLOSE_GRACE, rest) => true,
+            () = rest => true,
         };
         if ended { Ok(()) } else { Err(self.wind_up().await) }
     }

@@ -1,16 +1,22 @@
 //! Raw HTTP to the provider and back.
+//!
+//! The answer's bytes pass as they come. They are looked at for what nobody else can know: which of an
+//! event stream's are progress, where a stream says that it is done, and whether a JSON body that only
+//! the end of the connection ends was cut there ([`Reading`]).
 
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, header};
+use http::{Method, StatusCode, header};
+use iop_dialect::json_end::EndScan;
 use iop_dialect::sse::{ProgressScan, is_event_stream};
-use iop_execution::{Body, BodySource, CallError, Outlet};
-use iop_net::http::{self as provider, Frame, Request};
+use iop_execution::{Body, BodySource, CallError, Completion, Outlet};
+use iop_net::http::{self as provider, Frame, Head, Request};
 use iop_types::{
     Capabilities, ErrorCode, Failure, Header, ResponseHead, TunnelFrame, TunnelRequest,
 };
 
+use super::content_type;
 use super::exchange::Exchange;
 use super::headers::{for_client, for_provider};
 
@@ -60,13 +66,14 @@ impl provider::BodySource for Arriving {
     }
 }
 
-/// Passes the answer on as it comes.
+/// Passes the answer on as it comes, also what follows where it says that it is done.
 pub(crate) async fn relay(
     mut exchange: Exchange<'_>,
     outlet: &mut dyn Outlet<TunnelFrame>,
 ) -> Result<(), CallError> {
     let head = exchange.head(outlet).await?;
-    let mut scan = is_plain_event_stream(&head.headers).then(ProgressScan::new);
+    let mut reading = Reading::of(&head);
+    let mut is_done = false;
     let headers = for_client(&head.headers);
     if let Some(failure) = too_large(&headers, "head") {
         return Err(exchange.give_up(outlet, failure).await);
@@ -76,7 +83,7 @@ pub(crate) async fn relay(
     while let Some(frame) = exchange.frame(outlet).await? {
         let frame = match frame {
             Frame::Data(data) => {
-                let progress = scan.as_mut().is_none_or(|scan| scan.scan(&data));
+                let progress = reading.scan(&data);
                 TunnelFrame::Body { data, progress }
             }
             Frame::Trailers(trailers) => {
@@ -88,8 +95,15 @@ pub(crate) async fn relay(
             }
         };
         exchange.emit(outlet, frame).await?;
+        if !is_done && reading.is_done() {
+            is_done = true;
+            outlet.note_done(Completion::default());
+        }
     }
-    Ok(())
+    match reading.cut() {
+        None => Ok(()),
+        Some(failure) => Err(exchange.give_up(outlet, failure).await),
+    }
 }
 
 /// Most that the names and values of a head, or of trailers, may take: one frame of the link carries
@@ -111,13 +125,64 @@ fn too_large(headers: &[Header], part: &str) -> Option<Failure> {
     })
 }
 
-/// Says whether keep-alives can be told from progress: in any other body every byte is progress.
-fn is_plain_event_stream(headers: &HeaderMap) -> bool {
-    let is_plain = headers
-        .get(header::CONTENT_ENCODING)
-        .is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"));
-    is_plain
-        && headers
-            .get(header::CONTENT_TYPE)
-            .is_some_and(|content_type| is_event_stream(content_type.as_bytes()))
+/// What is made of an answer's body.
+enum Reading {
+    /// Keep-alives are told from progress, and the stream may say that it is done. With a length it is not
+    /// asked: a length is a promise, kept or broken, whatever the body says of itself.
+    Stream { scan: ProgressScan, has_length: bool },
+    /// JSON whose end nothing marks but the end of the connection, which may be a cut.
+    Unmarked(EndScan),
+    /// Every byte is progress, and HTTP says where the end is.
+    Unread,
+}
+
+impl Reading {
+    fn of(head: &Head) -> Self {
+        let has_length = head.headers.contains_key(header::CONTENT_LENGTH);
+        let is_marked = has_length || head.headers.contains_key(header::TRANSFER_ENCODING);
+        let may_be_cut =
+            !is_marked && head.status.is_success() && head.status != StatusCode::NO_CONTENT;
+        // Compressed bytes say nothing.
+        let Ok(essence) = content_type(head) else { return Self::Unread };
+        if is_event_stream(essence) {
+            Self::Stream { scan: ProgressScan::new(), has_length }
+        } else if may_be_cut && essence.eq_ignore_ascii_case(b"application/json") {
+            Self::Unmarked(EndScan::default())
+        } else {
+            Self::Unread
+        }
+    }
+
+    /// Looks at the next bytes; says whether they are progress.
+    fn scan(&mut self, data: &[u8]) -> bool {
+        match self {
+            Self::Stream { scan, .. } => scan.scan(data),
+            Self::Unmarked(scan) => {
+                scan.scan(data);
+                true
+            }
+            Self::Unread => true,
+        }
+    }
+
+    /// Says whether the provider has said that this was all.
+    const fn is_done(&self) -> bool {
+        match self {
+            Self::Stream { scan, has_length } => scan.is_done() && !*has_length,
+            Self::Unmarked(_) | Self::Unread => false,
+        }
+    }
+
+    /// Says how a body that has ended is not whole.
+    fn cut(&self) -> Option<Failure> {
+        match self {
+            Self::Unmarked(scan) if !scan.is_whole() => {
+                let message = "the provider's answer is incomplete: its connection ended inside the \
+                               JSON, which nothing else marks the end of";
+                let failure = Failure::new(ErrorCode::Truncated, message);
+                Some(Failure { connection_lost: true, ..failure })
+            }
+            Self::Unmarked(_) | Self::Stream { .. } | Self::Unread => None,
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Answers of runs, read into events as they come.
 
 use bytes::Bytes;
-use iop_execution::{CallError, Outlet};
+use iop_execution::{CallError, Completion, Outlet};
 use iop_net::http::Frame;
 use iop_net::memory::{Budget, Gathering};
 use iop_types::{ErrorCode, Event, Failure};
@@ -24,8 +24,11 @@ pub(crate) trait Reader {
         false
     }
 
-    /// Ends the stream at the provider's end of file.
+    /// Ends the stream at the provider's end of file, or where it said that this was all.
     fn finish(self, events: &mut Vec<Event>) -> Result<Self::Ended, Failure>;
+
+    /// Says how a call completed that ended so.
+    fn completion(ended: &Self::Ended) -> Completion;
 }
 
 /// Translates a stream, event by event.
@@ -46,7 +49,6 @@ pub(crate) async fn read_stream<R: Reader>(
             return Err(exchange.give_up(outlet, redactor.redact(failure)).await);
         }
         if reader.has_ended() {
-            exchange.let_end(outlet).await?;
             break;
         }
     }
@@ -54,7 +56,13 @@ pub(crate) async fn read_stream<R: Reader>(
     for event in events.drain(..) {
         exchange.emit(outlet, event).await?;
     }
-    ended.map_err(|failure| CallError::Failed(redactor.redact(failure)))
+    match ended {
+        Ok(ended) => {
+            exchange.let_end(outlet, R::completion(&ended)).await?;
+            Ok(ended)
+        }
+        Err(failure) => Err(exchange.give_up(outlet, redactor.redact(failure)).await),
+    }
 }
 
 /// Translates an answer that came in one piece, also where a stream was asked for.

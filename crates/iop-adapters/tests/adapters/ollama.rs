@@ -147,8 +147,8 @@ async fn an_answer_that_said_done_is_whole_however_its_body_ends() {
             "{\"done\":true,\"done_reason\":\"length\"}\n",
         ))
     };
-    let ends: [fn(Script) -> Script; 4] =
-        [Script::hold, Script::fin, Script::reset, |script| script.chunk("more\n").last_chunk()];
+    let ends: [fn(Script) -> Script; 3] =
+        [Script::fin, Script::reset, |script| script.chunk("more\n").last_chunk()];
     for end in ends {
         let ollama = server().await;
         ollama.provider().once("/api/chat", move |_| end(said()));

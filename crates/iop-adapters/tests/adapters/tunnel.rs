@@ -319,15 +319,61 @@ async fn an_answer_that_is_cut_off_never_ends_cleanly() {
     }
 }
 
+/// An answer whose end nothing marks but the end of the connection.
+async fn unmarked(status: u16, headers: &[(&str, &str)], body: &'static str) -> (Bytes, bool) {
+    let provider = ScriptedProvider::start().await;
+    let script = Script::new().head(status, headers).cut(Cut::EveryByte).bytes(body).fin();
+    provider.once(CHAT, move |_| script.clone());
+    let outcome = tunnel(&*adapter(&provider), tunnel_request(CHAT, &[]), full("{}")).await;
+    let is_whole = outcome.result.is_ok();
+    if !is_whole {
+        assert_eq!(outcome.failure().code, ErrorCode::Truncated);
+        assert!(outcome.failure().connection_lost);
+    }
+    (outcome.body(), is_whole)
+}
+
 #[tokio::test]
 async fn a_body_that_ends_with_the_connection_ends_cleanly() {
+    let stream = ("content-type", "text/event-stream");
+    let text = ("content-type", "text/plain");
+    for (head, body) in [(stream, "data: 1\n\n"), (text, "{\"a\"")] {
+        assert_eq!(unmarked(200, &[head], body).await, (body.into(), true));
+    }
+}
+
+#[tokio::test]
+async fn json_that_ends_with_the_connection_is_whole_or_cut_and_its_bytes_pass_either_way() {
+    let json = ("content-type", "application/json; charset=utf-8");
+    for (body, is_whole) in [
+        ("{\"a\":[1,2]}", true),
+        ("{\"a\":[1,2]}\r\n", true),
+        ("{\"a\":[1,2]", false),
+        ("{\"a\":\"}", false),
+        ("", false),
+    ] {
+        assert_eq!(unmarked(200, &[json], body).await, (body.into(), is_whole), "{body:?}");
+    }
+    // What says nothing of its end, or says that it is an error, is not judged.
+    let zipped = [json, ("content-encoding", "gzip")];
+    assert_eq!(unmarked(200, &zipped, "{").await, ("{".into(), true));
+    assert_eq!(unmarked(500, &[json], "{").await, ("{".into(), true));
+    assert_eq!(unmarked(204, &[json], "").await, ("".into(), true));
+}
+
+/// HTTP says where these end; what is between is the client's to read.
+#[tokio::test]
+async fn json_whose_end_is_marked_is_not_judged() {
     let provider = ScriptedProvider::start().await;
-    provider.on(CHAT, |_| {
-        Script::new().head(200, &[("content-type", "text/event-stream")]).bytes("data: 1\n\n").fin()
+    provider.once(CHAT, |_| answer::sized(200, "application/json", "{\"a\""));
+    provider.once(CHAT, |_| {
+        let headers = [("content-type", "application/json"), ("transfer-encoding", "chunked")];
+        Script::new().head(200, &headers).chunk("{\"a\"").last_chunk()
     });
-    let outcome = tunnel(&*adapter(&provider), tunnel_request(CHAT, &[]), full("{}")).await;
-    assert_eq!(outcome.result, Ok(()));
-    assert_eq!(outcome.body(), "data: 1\n\n");
+    for _ in 0..2 {
+        let outcome = tunnel(&*adapter(&provider), tunnel_request(CHAT, &[]), full("{}")).await;
+        assert_eq!((outcome.body(), outcome.result), ("{\"a\"".into(), Ok(())));
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Tells progress from keep-alives in a relayed SSE stream, without buffering or copying.
+//! Tells progress from keep-alives in a relayed SSE stream, and notices where the stream says that it is
+//! done, without buffering or copying.
 //!
 //! Not progress: comments, blank lines, `id`, `retry` and `event` fields, `data` without anything
 //! but white space, and whatever is in an event that named itself `ping` before its data. Every
@@ -10,9 +11,13 @@
 //!     |  name byte
 //!     '---------> Field --"event:"--> Name ---------------------------> LineStart (ping or not)
 //!                   |----"data:"---> Data --other than white space--> Content --> LineStart
+//!                   |                 '--------"[DONE]"-----> Mark ----------------> LineStart (done)
 //!                   |----"id:" ----> Skipped
 //!                   '----else -----> Content
 //! ```
+//!
+//! The mark is the first `data` line of its event and holds nothing else. Where it ends, the stream is
+//! done: that a blank line must follow is a rule that providers break.
 
 use memchr::memchr2;
 
@@ -22,6 +27,9 @@ pub struct ProgressScan {
     at: At,
     /// The event named itself `ping`.
     is_ping: bool,
+    /// The event has a `data` line already.
+    has_data: bool,
+    is_done: bool,
     after_cr: bool,
     /// How much of a byte order mark was seen; past it, the stream has begun.
     mark: usize,
@@ -40,7 +48,14 @@ enum At {
         matched: Option<usize>,
     },
     /// In the value of `data`, white space so far.
-    Data,
+    Data {
+        /// Whether it is the first of its event.
+        is_first: bool,
+    },
+    /// In a value that matches this many bytes of `[DONE]`.
+    Mark {
+        matched: usize,
+    },
     /// In a line that shows progress.
     Content,
     /// In a line that does not, whatever else it holds.
@@ -49,6 +64,8 @@ enum At {
 
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 const PING: &[u8] = b"ping";
+/// How OpenAI's streams end.
+const DONE: &[u8] = b"[DONE]";
 /// The longest field name that means something: `event` and `retry`.
 const MAX_FIELD: usize = 5;
 
@@ -61,7 +78,19 @@ impl Default for ProgressScan {
 impl ProgressScan {
     /// Makes a scan for the beginning of a stream.
     pub const fn new() -> Self {
-        Self { at: At::LineStart, is_ping: false, after_cr: false, mark: 0 }
+        Self {
+            at: At::LineStart,
+            is_ping: false,
+            has_data: false,
+            is_done: false,
+            after_cr: false,
+            mark: 0,
+        }
+    }
+
+    /// Says whether the stream's own mark of its end passed, `data: [DONE]`.
+    pub const fn is_done(&self) -> bool {
+        self.is_done
     }
 
     /// Says whether the next segment shows that the provider is getting on.
@@ -106,11 +135,12 @@ impl ProgressScan {
 
     /// Looks at the next part of a line.
     fn scan_line(&mut self, part: &[u8]) -> bool {
+        let mut progress = false;
         let mut rest = part;
         while let Some((&byte, tail)) = rest.split_first() {
             self.at = match self.at {
                 At::Content => return true,
-                At::Skipped => return false,
+                At::Skipped => return progress,
                 At::LineStart if byte == b':' => At::Skipped,
                 At::LineStart => match rest.strip_prefix(b"data:") {
                     Some(value) => {
@@ -133,19 +163,31 @@ impl ProgressScan {
                         .filter(|matched| PING.get(*matched) == Some(&byte))
                         .map(|matched| matched + 1),
                 },
-                At::Data if matches!(byte, b' ' | b'\t') => At::Data,
-                At::Data => At::Content,
+                At::Data { .. } if matches!(byte, b' ' | b'\t') => self.at,
+                At::Data { is_first: true } if byte == DONE[0] => At::Mark { matched: 1 },
+                At::Data { .. } => At::Content,
+                At::Mark { matched } => match DONE.get(matched) {
+                    Some(&expected) if byte == expected => At::Mark { matched: matched + 1 },
+                    Some(_) | None => At::Content,
+                },
             };
-            if matches!(self.at, At::Content) {
-                return true;
+            match self.at {
+                At::Content => return true,
+                At::Mark { .. } => progress = true,
+                At::LineStart
+                | At::Field { .. }
+                | At::Name { .. }
+                | At::Data { .. }
+                | At::Skipped => {}
             }
             rest = tail;
         }
-        matches!(self.at, At::Content) && !part.is_empty()
+        progress
     }
 
-    const fn data(&self) -> At {
-        if self.is_ping { At::Skipped } else { At::Data }
+    fn data(&mut self) -> At {
+        let is_first = !std::mem::replace(&mut self.has_data, true);
+        if self.is_ping { At::Skipped } else { At::Data { is_first } }
     }
 
     fn field(mut name: [u8; MAX_FIELD], len: usize, byte: u8) -> At {
@@ -160,14 +202,19 @@ impl ProgressScan {
 
     fn end_line(&mut self) -> bool {
         match std::mem::replace(&mut self.at, At::LineStart) {
-            At::LineStart => self.is_ping = false,
+            At::LineStart => {
+                self.is_ping = false;
+                self.has_data = false;
+            }
             At::Field { name, len } => match &name[..len] {
-                b"data" | b"id" | b"retry" => {}
+                b"data" => self.has_data = true,
+                b"id" | b"retry" => {}
                 b"event" => self.is_ping = false,
                 _ => return true,
             },
             At::Name { matched } => self.is_ping = matched == Some(PING.len()),
-            At::Data | At::Content | At::Skipped => {}
+            At::Mark { matched } => self.is_done |= matched == DONE.len(),
+            At::Data { .. } | At::Content | At::Skipped => {}
         }
         false
     }
@@ -229,6 +276,56 @@ mod tests {
             b"\xEF\xBB\xBFdata: x\n\n",
         ] {
             assert!(progresses(text), "{text:?}");
+        }
+    }
+
+    /// Scans the text in every cut, and insists on one answer.
+    fn is_done(text: &[u8]) -> bool {
+        let mut scan = ProgressScan::new();
+        scan.scan(text);
+        let whole = scan.is_done();
+        for cut in 0..=text.len() {
+            let (head, tail) = text.split_at(cut);
+            let mut scan = ProgressScan::new();
+            scan.scan(head);
+            scan.scan(tail);
+            assert_eq!(scan.is_done(), whole, "cut at {cut}: {text:?}");
+        }
+        whole
+    }
+
+    #[test]
+    fn a_stream_is_done_where_the_line_of_its_mark_ends() {
+        for text in [
+            &b"data: [DONE]\n"[..],
+            b"data: {}\n\ndata: [DONE]\n\n",
+            b"data:[DONE]\r\n\r\n",
+            b"data: x\r\rdata: [DONE]\r\r: and more\r\r",
+            b"event: message\nid: 7\ndata: [DONE]\n\n",
+            b"data: [DONE]\n\ndata: x\n\n",
+        ] {
+            assert!(is_done(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_the_mark_ends_nothing() {
+        for text in [
+            &b"data: [DONE]"[..],
+            b"data: [DONE\n\n",
+            b"data: [DONE]]\n\n",
+            b"data: [DONE] x\n\n",
+            b"data: \"[DONE]\"\n\n",
+            b"data: [done]\n\n",
+            b": [DONE]\n\n",
+            b": data: [DONE]\n\n",
+            b"[DONE]\n\n",
+            b"id: [DONE]\n\n",
+            b"data: a\ndata: [DONE]\n\n",
+            b"data\ndata: [DONE]\n\n",
+            b"event: ping\ndata: [DONE]\n\n",
+        ] {
+            assert!(!is_done(text), "{text:?}");
         }
     }
 

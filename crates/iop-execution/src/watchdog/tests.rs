@@ -1,6 +1,7 @@
 //! Scenarios on a manual clock: the call that they are about, and what must hold of every one.
 
 mod any_order;
+mod done;
 mod ends;
 mod join;
 mod silence;
@@ -64,6 +65,20 @@ impl Call {
 
     fn progress(&mut self) {
         self.vitals.note_progress(self.now);
+    }
+
+    /// The provider says that its answer is whole; whoever polled the call looks, where it is worth it.
+    fn done(&mut self) {
+        self.progress();
+        self.vitals.note_done(self.now);
+        self.polled();
+    }
+
+    /// The call was polled: it is looked at if that may bring the next time nearer.
+    fn polled(&mut self) {
+        if self.next.is_outdated(&self.vitals) {
+            self.see(Seen::default());
+        }
     }
 
     /// Gives what was seen to the machine and checks what must hold of every answer.

@@ -10,56 +10,56 @@
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iop_execution::admit::Passed;
 use iop_execution::emission::Terminus;
 use iop_execution::registry::Bound;
-use iop_execution::vitals::Vitals;
 use iop_execution::watchdog::{Cancel, Deadline, End, Next, Rules, Seen, Watchdog};
-use iop_execution::{BoxFuture, CallError, Cancelled, Emission, Fence, Permit, cancellation};
-use iop_net::link;
-use iop_types::{
-    ErrorCode, Failure, HealthEvidence, Ownership, RequestHead, Stall, StallPhase, StallTimeout,
+use iop_execution::{
+    BoxFuture, CallError, Cancelled, Completion, Emission, Fence, Permit, cancellation,
 };
+use iop_net::link;
+use iop_types::{ErrorCode, Failure, HealthEvidence, Ownership, RequestHead, Stall, StallTimeout};
 use iop_wire::v1;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::alarm::Alarm;
+use super::silence::Silence;
 use super::{Clock, named, now};
 use crate::health::Question;
 use crate::node::Shared;
 
 /// The provider's part of a request: what is called, with which output.
-pub(super) type Call<'c, O, R> = Box<
+pub(super) type Call<'c, O> = Box<
     dyn for<'a> FnOnce(
             &'a Bound,
             &'a mut Emission<O, Clock>,
             &'a mut Cancelled,
-        ) -> BoxFuture<'a, Result<R, CallError>>
+        ) -> BoxFuture<'a, Result<Completion, CallError>>
         + Send
         + 'c,
 >;
 
 /// How a call ended, as its terminal tells.
-pub(crate) enum Outcome<R> {
+pub(crate) enum Outcome {
     /// Its answer is whole.
-    Completed(R),
+    Completed(Completion),
     /// It failed.
     Failed(Failure),
     /// It was cancelled, perhaps just when the last of a whole answer came.
-    Cancelled(Option<R>),
+    Cancelled(Option<Completion>),
 }
 
 /// Carries one call from its permit to its terminal, whatever its form.
-pub(super) async fn conduct<T, O, R>(
+pub(super) async fn conduct<T, O>(
     node: &Arc<Shared>,
     passed: Passed,
     head: &RequestHead,
     outlet: O,
     told: link::Cancelled,
-    call: Call<'_, O, R>,
-    terminal: impl Fn(&Outcome<R>) -> T,
+    call: Call<'_, O>,
+    terminal: impl Fn(&Outcome) -> T,
 ) where
     O: Terminus<T> + 'static,
 {
@@ -90,6 +90,9 @@ pub(super) async fn conduct<T, O, R>(
     let mut claimed_at = None;
     loop {
         if orders.stop {
+            if fence.vitals().is_done() {
+                debug!("the provider is told to end: it said that it is done");
+            }
             fence.close();
             canceller.cancel();
         }
@@ -110,15 +113,23 @@ pub(super) async fn conduct<T, O, R>(
             scene.look = None;
             let outcome = match end {
                 End::Own => own(scene.returned.take(), head),
-                End::Cancelled => Outcome::Cancelled(whole(scene.returned.take())),
+                End::Done => Outcome::Completed(fence.completion().unwrap_or_default()),
+                End::Cancelled => Outcome::Cancelled(
+                    scene.returned.take().and_then(Result::ok).or_else(|| fence.completion()),
+                ),
                 End::Deadline(deadline) => Outcome::Failed(late(deadline)),
                 End::Stalled(stall) => {
                     let observation_seq = node.conclude(provider.key(), &question, stall.health);
                     let stall = Stall { observation_seq, ..stall };
                     let vitals = fence.vitals();
-                    let claimed_at = claimed_at.unwrap_or_else(now);
-                    let provider = &provider;
-                    let silence = Silence { stall, head, provider, vitals, claimed_at };
+                    let silence = Silence {
+                        stall,
+                        head,
+                        first_response: provider.first_response_timeout(),
+                        is_head_all: vitals.first_progress() == vitals.last_progress(),
+                        looked_for: now().saturating_duration_since(claimed_at.unwrap_or_else(now)),
+                    };
+                    silence.log();
                     Outcome::Failed(silence.failure())
                 }
             };
@@ -140,15 +151,15 @@ pub(super) async fn conduct<T, O, R>(
     }
     node.watch_zombies(&provider, &question);
     if let Some(record) = record {
-        node.journal.end(record, fence.first_progress(), &Outcome::<R>::Cancelled(None));
+        node.journal.end(record, fence.first_progress(), &Outcome::Cancelled(None));
     }
 }
 
 /// Everything that a call waits for.
-struct Scene<'a, R> {
+struct Scene<'a> {
     /// `None` once it returned or was given up.
-    call: Option<BoxFuture<'a, Result<R, CallError>>>,
-    returned: Option<Result<R, CallError>>,
+    call: Option<BoxFuture<'a, Result<Completion, CallError>>>,
+    returned: Option<Result<Completion, CallError>>,
     /// The link's word. `None` once it has said all that matters.
     told: Option<link::Cancelled>,
     /// The Node's own word, given through the table of work.
@@ -156,7 +167,7 @@ struct Scene<'a, R> {
     look: Option<BoxFuture<'a, HealthEvidence>>,
 }
 
-impl<R> Scene<'_, R> {
+impl Scene<'_> {
     /// Ready when something happened, or when it is time to look.
     fn poll(
         &mut self,
@@ -197,8 +208,10 @@ impl<R> Scene<'_, R> {
             seen.health = Some(health);
             self.look = None;
         }
-        let goes_on = next.stands_still && !fence.vitals().stands_still();
-        if seen == Seen::default() && !goes_on && alarm.poll(cx).is_pending() {
+        if seen == Seen::default()
+            && !next.is_outdated(&fence.vitals())
+            && alarm.poll(cx).is_pending()
+        {
             return Poll::Pending;
         }
         Poll::Ready(seen)
@@ -216,7 +229,7 @@ fn rules(head: &RequestHead, provider: &Bound, stall_timeout: StallTimeout) -> R
 }
 
 /// A call that returned has returned, however; one that was reset may still be at work.
-const fn ownership<R>(returned: &Result<R, CallError>) -> Ownership {
+const fn ownership(returned: &Result<Completion, CallError>) -> Ownership {
     match returned {
         Ok(_) | Err(CallError::Failed(_) | CallError::Cancelled) => Ownership::Confirmed,
         Err(CallError::Abandoned(_)) => Ownership::Unconfirmed,
@@ -224,11 +237,11 @@ const fn ownership<R>(returned: &Result<R, CallError>) -> Ownership {
 }
 
 /// Gives the permit back, or keeps it as a zombie when nobody saw the call return.
-fn settle<R>(
+fn settle(
     node: &Shared,
     permit: Permit,
     ownership: Ownership,
-    returned: Option<&Result<R, CallError>>,
+    returned: Option<&Result<Completion, CallError>>,
 ) {
     match ownership {
         Ownership::Confirmed => drop(permit),
@@ -246,7 +259,7 @@ fn settle<R>(
     }
 }
 
-fn own<R>(returned: Option<Result<R, CallError>>, head: &RequestHead) -> Outcome<R> {
+fn own(returned: Option<Result<Completion, CallError>>, head: &RequestHead) -> Outcome {
     match returned {
         Some(Ok(whole)) => Outcome::Completed(whole),
         Some(Err(CallError::Failed(failure) | CallError::Abandoned(failure))) => {
@@ -256,10 +269,6 @@ fn own<R>(returned: Option<Result<R, CallError>>, head: &RequestHead) -> Outcome
     }
 }
 
-fn whole<R>(returned: Option<Result<R, CallError>>) -> Option<R> {
-    returned.and_then(Result::ok)
-}
-
 fn late(deadline: Deadline) -> Failure {
     let message = match deadline {
         Deadline::FirstProgress => "no progress within the time that was left for it",
@@ -267,67 +276,4 @@ fn late(deadline: Deadline) -> Failure {
         Deadline::Told => "the request's time was over",
     };
     Failure::new(ErrorCode::DeadlineExceeded, message)
-}
-
-/// What a terminal says of a stall beside its fields.
-struct Silence<'a> {
-    stall: Stall,
-    head: &'a RequestHead,
-    provider: &'a Bound,
-    vitals: Vitals,
-    claimed_at: Instant,
-}
-
-impl Silence<'_> {
-    /// Says what happened in numbers and words of our own; nothing that the provider said gets in.
-    fn failure(&self) -> Failure {
-        let Self { stall, head, .. } = self;
-        let key = self.key();
-        let (silent, allowed) = (stall.silent.as_millis(), stall.timeout.as_millis());
-        let looked_for = now().saturating_duration_since(self.claimed_at).as_millis();
-        warn!(
-            run = %head.work.run_id,
-            attempt = %head.work.attempt,
-            provider = %head.provider,
-            target = %head.target,
-            silent_ms = silent,
-            allowed_ms = allowed,
-            key,
-            phase = %stall.phase,
-            ownership = %stall.ownership,
-            health = %stall.health,
-            "the provider stopped responding"
-        );
-        let message = format!(
-            "provider `{}` was silent for {silent} ms {}; its `{key}` allows {allowed} ms, raise it if \
-             the provider may need longer. Its node then took {looked_for} ms to end the call and to \
-             look at the provider",
-            head.provider,
-            self.phase(),
-        );
-        Failure { stall: Some(*stall), ..Failure::new(ErrorCode::ResponseStalled, message) }
-    }
-
-    fn phase(&self) -> &'static str {
-        match self.stall.phase {
-            StallPhase::Sending => "while the request was being sent",
-            StallPhase::BeforeHead => "before its response began",
-            // A head, and nothing behind it.
-            StallPhase::MidStream
-                if self.vitals.first_progress() == self.vitals.last_progress() =>
-            {
-                "right after its response began"
-            }
-            StallPhase::MidStream => "in the middle of its response",
-        }
-    }
-
-    /// Names the setting whose time was over.
-    fn key(&self) -> &'static str {
-        let is_stall = self.stall.timeout == self.head.stall_timeout.duration();
-        match self.provider.first_response_timeout() {
-            Some(limit) if limit == self.stall.timeout && !is_stall => "first_response_timeout",
-            Some(_) | None => "response_stall_timeout",
-        }
-    }
 }

@@ -11,7 +11,7 @@ use iop_testkit::answer::{content, stream_end, stream_start};
 use iop_testkit::provider::Log;
 use iop_testkit::script::{OnCancel, Script};
 use iop_testkit::vllm::Engine;
-use iop_testkit::{ScriptedProvider, ScriptedVllm};
+use iop_testkit::{ScriptedOllama, ScriptedProvider, ScriptedVllm};
 
 use iop_wire::v1;
 use iop_wire::v1::{ProviderState, StallPhase};
@@ -202,39 +202,112 @@ async fn silence_behind_the_last_of_the_text_is_a_stall_in_a_tunnel() {
     assert_eq!(stall.phase(), StallPhase::MidStream);
 }
 
-#[tokio::test]
-async fn a_run_ends_with_done_though_its_provider_leaves_the_connection_open() {
-    let (rig, lab) = with_lab(1).await;
-    lab.on(PATH, |request| {
-        let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
-        stream_start(request).event(finish).event("[DONE]").hold()
-    });
-    let began = Instant::now();
-    let last = all(rig.send(run(head("lab", "m")), CHAT)).await.pop().unwrap();
-    let Answer::Event(event) = &last else { panic!("{last:?}") };
-    assert!(matches!(event.kind, Some(v1::run_event::Kind::Complete(_))), "{event:?}");
-    assert!(began.elapsed() < GRACE * 2, "{:?}", began.elapsed());
+const FINISH: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+
+/// Says whether a run or a tunnel completed.
+fn is_completed(answers: &[Answer]) -> bool {
+    match answers.last() {
+        Some(Answer::Event(event)) => matches!(event.kind, Some(v1::run_event::Kind::Complete(_))),
+        Some(Answer::Frame(frame)) => {
+            matches!(frame.kind, Some(v1::provider_tunnel_frame::Kind::End(_)))
+        }
+        Some(Answer::Command(_)) | None => false,
+    }
 }
 
-/// What the provider owes is its end, for which it has longer than for a silence here.
+/// What the provider owes after `[DONE]` is its end, for which it has 2 s and not its stall timeout,
+/// whether that is shorter or far longer.
 #[tokio::test]
-async fn a_run_whose_outcome_is_known_is_no_stall_while_its_provider_leaves_the_body_open() {
-    let (rig, lab) = with_lab(3).await;
-    let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
-    for end in [OnCancel::Stop, OnCancel::Ignore] {
+async fn a_call_that_said_done_completes_though_its_provider_leaves_the_body_open() {
+    let (rig, lab) = with_lab(4).await;
+    lab.on(PATH, |request| {
+        stream_start(request).event(content(request, "a")).event(FINISH).event("[DONE]").hold()
+    });
+    let calls = [run(short()), tunnel(short()), run(head("lab", "m")), tunnel(head("lab", "m"))];
+    let began = Instant::now();
+    let ended = futures_util::future::join_all(calls.map(|call| all(rig.send(call, CHAT)))).await;
+    let took = began.elapsed();
+    assert!(ended.iter().all(|answers| is_completed(answers)), "{ended:?}");
+    assert!(took >= GRACE && took < GRACE * 2, "{took:?}");
+    let log = lab.wait_until("four ends", |log| log.in_flight() == 0).await;
+    assert!(log.connections.iter().all(|connection| connection.reset_at.is_none()), "they ended");
+    assert_eq!(rig.known("lab").zombies, 0);
+}
+
+/// Its answer is whole, and it may be at work all the same.
+#[tokio::test]
+async fn a_call_that_said_done_leaves_a_zombie_where_its_provider_ignores_that_it_shall_end() {
+    let (rig, lab) = with_lab(2).await;
+    lab.on(PATH, |request| {
+        stream_start(request).on_cancel(OnCancel::Ignore).event(FINISH).event("[DONE]").hold()
+    });
+    let calls = both_forms().map(|call| all(rig.send(call, CHAT)));
+    let ended = futures_util::future::join_all(calls).await;
+    assert!(ended.iter().all(|answers| is_completed(answers)), "{ended:?}");
+    rig.wait_until(|seen| seen.providers["lab"].zombies == 2).await;
+    let resets = |log: &Log| log.connections.iter().filter(|c| c.reset_at.is_some()).count();
+    lab.wait_until("two resets", |log| resets(log) == 2).await;
+}
+
+#[tokio::test]
+async fn an_ollama_run_that_said_done_leaves_a_zombie_where_its_server_ignores_that_it_shall_end() {
+    let ollama = ScriptedOllama::start().await;
+    ollama.set_models(&["m:latest"]);
+    let mut entry = provider("lab", "ollama", &ollama.endpoint());
+    entry.max_concurrency = 1;
+    entry.hosted = Some(true);
+    let rig = Rig::start(vec![entry], Secrets::default()).await;
+    rig.wait_for_state("lab", ProviderState::Ready).await;
+    ollama.provider().once("/api/chat", |_| {
+        let head = [("content-type", "application/x-ndjson"), ("transfer-encoding", "chunked")];
+        Script::new().head(200, &head).on_cancel(OnCancel::Ignore).chunk(concat!(
+            "{\"message\":{\"content\":\"all\"},\"done\":false}\n",
+            "{\"done\":true,\"done_reason\":\"stop\",\"eval_count\":5,\"prompt_eval_count\":3}\n",
+        ))
+        .hold()
+    });
+    let answers = all(rig.send(run(head("lab", "m:latest")), CHAT)).await;
+    assert!(is_completed(&answers), "{answers:?}");
+    let Some(Answer::Event(last)) = answers.last() else { unreachable!("it completed") };
+    let usage = last.usage.as_ref().expect("what it said of its usage is not lost");
+    assert_eq!((usage.input_tokens, usage.output_tokens), (3, 5));
+    rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
+}
+
+#[tokio::test]
+async fn what_a_provider_sends_within_the_time_after_done_passes_and_later_bytes_do_not() {
+    let (rig, lab) = with_lab(1).await;
+    lab.once(PATH, |request| {
+        stream_start(request)
+            .on_cancel(OnCancel::Ignore)
+            .event(FINISH)
+            .event("[DONE]")
+            .wait(GRACE / 4)
+            .chunk(": in time\n\n")
+            .wait(GRACE)
+            .chunk(": too late\n\n")
+            .last_chunk()
+    });
+    let answers = all(rig.send(tunnel(short()), CHAT)).await;
+    assert!(is_completed(&answers), "{answers:?}");
+    let said = format!("{answers:?}");
+    assert!(said.contains("in time") && !said.contains("too late"), "{said}");
+    lab.wait_until("its end", |log| log.in_flight() == 0).await;
+    assert_eq!(rig.known("lab").zombies, 0, "its end was seen within the grace");
+}
+
+#[tokio::test]
+async fn a_run_whose_answer_is_unusable_has_the_grace_to_end_however_short_its_stall_timeout() {
+    let (rig, lab) = with_lab(2).await;
+    for (events, code) in [(&["no chunk"][..], "provider_error"), (&["[DONE]"], "truncated")] {
         lab.once(PATH, move |request| {
-            stream_start(request).on_cancel(end).event(finish).event("[DONE]").hold()
+            let start = stream_start(request).on_cancel(OnCancel::Ignore);
+            events.iter().fold(start, Script::event).hold()
         });
         let last = all(rig.send(run(short()), CHAT)).await.pop().unwrap();
-        let Answer::Event(event) = &last else { panic!("{last:?}") };
-        assert!(matches!(event.kind, Some(v1::run_event::Kind::Complete(_))), "{event:?}");
+        assert_eq!(failure(&last).code, code, "{last:?}");
     }
-    lab.once(PATH, |request| {
-        stream_start(request).on_cancel(OnCancel::Ignore).event("no chunk").hold()
-    });
-    let last = all(rig.send(run(short()), CHAT)).await.pop().unwrap();
-    assert_eq!(failure(&last).code, "provider_error", "{last:?}");
-    rig.wait_until(|seen| seen.providers["lab"].zombies == 1).await;
+    rig.wait_until(|seen| seen.providers["lab"].zombies == 2).await;
 }
 
 /// FC-044.

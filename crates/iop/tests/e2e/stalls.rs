@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use iop_testkit::http;
-use iop_testkit::script::OnCancel;
+use iop_testkit::script::{OnCancel, Script};
 use iop_testkit::{ScriptedProvider, answer};
 use serde_json::{Value, json};
 
@@ -132,6 +132,46 @@ nodes:
     }
 }
 
+/// A provider that is done owes its end, and has 2 s for it instead of a stall timeout of five minutes.
+/// What was lacking in its answer is lacking still.
+#[tokio::test]
+async fn a_stream_that_said_done_ends_in_time_though_its_provider_leaves_the_body_open() {
+    let provider = ScriptedProvider::start().await;
+    let group = Apart::start(&format!(
+        "version: 1
+nodes:
+  one:
+    providers:
+      lab: {{ adapter: openai_compat, endpoint: '{}' }}
+",
+        provider.endpoint()
+    ))
+    .await;
+    let _node = group.node("one").await;
+    group.edge.serves(MODEL).await;
+    let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    for (last, kind, code) in
+        [(Some(finish), "completed", Value::Null), (None, "failed", Value::from("truncated"))]
+    {
+        provider.once(CHAT, move |request| {
+            let content = answer::content(request, "a");
+            let script = answer::stream_start(request).event(content);
+            let script = last.into_iter().fold(script, Script::event);
+            script.event("[DONE]").hold()
+        });
+        let mut client = group.edge.chat(&streamed(MODEL)).await;
+        let began = Instant::now();
+        assert_eq!(client.head().await.unwrap().status, 200);
+        let (body, end) = client.body_and_end().await;
+        assert!(end.is_ok(), "the body ends cleanly: {end:?}");
+        assert!(body.ends_with(b"data: [DONE]\n\n"), "{body:?}");
+        assert!(began.elapsed() < STALL, "{:?}", began.elapsed());
+        let run = group.edge.run_where(kind, |run| run["terminal"]["kind"] == kind).await;
+        assert_eq!(run["terminal"]["code"], code, "{run}");
+        provider.wait_until("it was told to end", |log| log.in_flight() == 0).await;
+    }
+}
+
 /// What came while the Node stood still lies in its sockets, and its timers are over: nobody was silent.
 #[tokio::test]
 async fn a_node_that_stood_still_for_longer_than_its_providers_may_be_silent_stalls_none_of_them() {
@@ -196,9 +236,7 @@ async fn a_minute_of_silent_prefill_and_a_long_stream_keep_their_link() {
             script =
                 script.wait(Duration::from_millis(100)).event(answer::content(request, "piece"));
         }
-        iop_testkit::script::Script::new()
-            .wait(SILENT)
-            .chain(answer::stream_end(script, request, PIECES))
+        Script::new().wait(SILENT).chain(answer::stream_end(script, request, PIECES))
     });
     let group = Apart::start(&format!(
         "version: 1

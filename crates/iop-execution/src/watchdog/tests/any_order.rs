@@ -10,6 +10,7 @@ enum Step {
     Wait(u64),
     Sent(Sent),
     Progress,
+    Done,
     NoCredit,
     Credit,
     Returned(bool),
@@ -24,6 +25,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => prop_oneof![Just(Sent::More), Just(Sent::AllSoFar), Just(Sent::Whole)]
             .prop_map(Step::Sent),
         3 => Just(Step::Progress),
+        1 => Just(Step::Done),
         1 => Just(Step::NoCredit),
         2 => Just(Step::Credit),
         1 => any::<bool>().prop_map(Step::Returned),
@@ -47,11 +49,16 @@ proptest! {
             ..plain(now)
         });
         let mut was_disconnected = false;
+        let mut was_done = None;
         for step in steps {
             match step {
                 Step::Wait(ms) => call.advance(Duration::from_millis(ms)),
                 Step::Sent(sent) => call.vitals.note_sent(sent, call.now),
                 Step::Progress => call.progress(),
+                Step::Done => {
+                    was_done.get_or_insert(call.now);
+                    call.done();
+                }
                 Step::NoCredit => call.vitals.note_no_credit(call.now),
                 Step::Credit => {
                     call.vitals.note_credit(call.now);
@@ -81,8 +88,14 @@ proptest! {
         prop_assert!(call.watchdog.is_over());
         prop_assert!(call.settled.is_some());
         prop_assert!(call.ended.is_some() || was_disconnected);
+        if call.end() == Some(End::Done) {
+            prop_assert!(call.stopped.unwrap() >= was_done.unwrap() + CLOSE_GRACE);
+            prop_assert_eq!(call.probed, None);
+        }
         if let Some(End::Stalled(stall)) = call.end() {
             prop_assert!(stall.silent >= stall.timeout);
+            let claimed = call.stopped.unwrap();
+            prop_assert!(was_done.is_none_or(|done| done >= claimed), "done is no stall");
             let settled = call.settled.map(|(_, ownership)| ownership);
             prop_assert!(!stall.is_retryable() || settled == Some(Ownership::Confirmed));
             let (claimed, ended) = (call.stopped.unwrap(), call.ended.unwrap().0);

@@ -71,7 +71,7 @@ fn an_upload_that_waits_for_the_edge_stalls_nobody_and_is_watched_again_when_it_
     let mut call = Call::new(plain);
     call.vitals.note_sent(Sent::AllSoFar, call.now);
     call.advance(100 * STALL);
-    assert_eq!((call.stopped, call.next), (None, Next { at: None, stands_still: true }));
+    assert_eq!((call.stopped, call.next.at, call.next.stands_still), (None, None, true));
     call.vitals.note_sent(Sent::More, call.now);
     call.see(Seen::default());
     assert_eq!(call.next.at, Some(call.now + STALL));
@@ -87,7 +87,7 @@ fn a_pause_for_credit_is_never_a_stall_and_credit_resumes_the_remainder() {
     call.advance(STALL - SECOND);
     call.vitals.note_no_credit(call.now);
     call.advance(100 * STALL);
-    assert_eq!((call.stopped, call.next), (None, Next { at: None, stands_still: true }));
+    assert_eq!((call.stopped, call.next.at, call.next.stands_still), (None, None, true));
     call.vitals.note_credit(call.now);
     call.see(Seen::default());
     assert_eq!(call.next.at, Some(call.now + SECOND), "credit is no progress");
