@@ -5,9 +5,12 @@ use std::path::Path;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
-    let schema = root.join("iop/runtime/v1/runtime.proto");
-    println!("cargo::rerun-if-changed={}", schema.display());
-    let descriptors = protox::compile([&schema], [&root])?;
+    let schemas = ["iop/runtime/v1/runtime.proto", "iop/lease/v1/claims.proto"];
+    let schemas = schemas.map(|schema| root.join(schema));
+    for schema in &schemas {
+        println!("cargo::rerun-if-changed={}", schema.display());
+    }
+    let descriptors = protox::compile(&schemas, [&root])?;
     prost_build::Config::new().bytes(["."]).compile_fds(descriptors)?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{Principal, RouteName, Slot};
 
 /// How a credential is written into a request to its provider.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Profile {
     /// Name of the profile.
     pub name: String,
@@ -51,6 +51,19 @@ pub struct RecipientKey {
     pub public: Bytes,
     /// Signature of the Node's identity over this key and the link it belongs to.
     pub proof: Bytes,
+}
+
+/// A key that signs grants, vouched for by the group's CA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseSigner {
+    /// Ed25519 public key, 32 bytes.
+    pub public: Bytes,
+    /// When it begins to be valid, in milliseconds since the Unix epoch by the Edge's clock.
+    pub not_before_ms: i64,
+    /// When it is no longer valid.
+    pub not_after_ms: i64,
+    /// Signature of the CA over the Edge, the key and the times.
+    pub signature: Bytes,
 }
 
 /// Which leases and grants are void from now on, whether or not they have arrived yet.

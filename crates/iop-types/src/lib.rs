@@ -36,7 +36,9 @@ pub use id::{
     Attempt, CommandId, ConfigRevision, EdgeBootId, Generation, InstanceId, NodeId, Principal,
     ProviderKey, ProviderRevision, RequestId, RouteName, RunId, SessionId, Slot, Target, TunnelId,
 };
-pub use lease::{LeaseFault, Profile, RecipientKey, Revocation, SealedGrant, SealedLease};
+pub use lease::{
+    LeaseFault, LeaseSigner, Profile, RecipientKey, Revocation, SealedGrant, SealedLease,
+};
 pub use provider::{AdapterType, Capabilities, Operation, ProviderState, ProviderStatus};
 pub use request::{Form, RequestHead, RunKind, RunRequest, TunnelRequest, WorkKey};
 pub use route::{Policy, Recovery};

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use iop_types::{
-    Principal, Profile, RecipientKey, Revocation, RouteName, SealedGrant, SealedLease, Slot,
+    LeaseSigner, Principal, Profile, RecipientKey, Revocation, RouteName, SealedGrant, SealedLease,
+    Slot,
 };
 
 use crate::v1;
@@ -59,6 +60,28 @@ impl From<RecipientKey> for v1::RecipientKey {
 impl From<v1::RecipientKey> for RecipientKey {
     fn from(key: v1::RecipientKey) -> Self {
         Self { public: key.public, proof: key.proof }
+    }
+}
+
+impl From<LeaseSigner> for v1::LeaseSigner {
+    fn from(signer: LeaseSigner) -> Self {
+        Self {
+            public: signer.public,
+            not_before_ms: signer.not_before_ms,
+            not_after_ms: signer.not_after_ms,
+            signature: signer.signature,
+        }
+    }
+}
+
+impl From<v1::LeaseSigner> for LeaseSigner {
+    fn from(signer: v1::LeaseSigner) -> Self {
+        Self {
+            public: signer.public,
+            not_before_ms: signer.not_before_ms,
+            not_after_ms: signer.not_after_ms,
+            signature: signer.signature,
+        }
     }
 }
 

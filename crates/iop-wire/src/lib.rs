@@ -5,9 +5,10 @@
 //!
 //! Read next: [`frame`] for bytes to envelopes and back, [`request`] and [`answer`] for the two
 //! directions of a stream, [`command`] for what a Node is asked beside requests, [`provider`] for what a Node reports,
-//! [`lease`] for credentials. `docs/wire.md` is the reference.
+//! [`lease`] for credentials and [`claims`] for what is said under a signature or a seal. `docs/wire.md` is the reference.
 
 pub mod answer;
+pub mod claims;
 pub mod class;
 mod close_reason;
 pub mod command;
