@@ -33,6 +33,19 @@ pub struct TcpSocket {
     pub unread: u64,
 }
 
+/// Lets this process open as many files as the system allows: a test that holds a thousand calls needs
+/// more than the usual 1024.
+///
+/// # Panics
+/// Panics when the kernel refuses what it said it allows.
+pub fn allow_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })
+        .expect("the soft limit may be as high as the hard one");
+}
+
 /// All TCP sockets, IPv4 and IPv6.
 #[must_use]
 pub fn tcp_sockets() -> Vec<TcpSocket> {

@@ -1,5 +1,7 @@
 //! What a Node finds out about a provider that fell silent, and how it goes on looking.
 
+mod numbers;
+
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
