@@ -122,7 +122,7 @@ async fn write(
     shared: &Shared,
     mut parcels: mpsc::UnboundedReceiver<(Instant, Parcel)>,
 ) -> Result<(), Break> {
-    let mut passed = 0;
+    let mut passed: usize = 0;
     while let Some((due, parcel)) = parcels.recv().await {
         tokio::time::sleep_until(due).await;
         let shape = shared.toxics.borrow().towards(towards);
@@ -140,18 +140,15 @@ async fn write(
                     tokio::time::sleep(after).await;
                     return Err(Break::Both);
                 }
-                match shape.timeout {
-                    Some(Some(after)) => {
-                        tokio::time::sleep(after).await;
-                        return Err(Break::Gently);
-                    }
-                    Some(None) => continue,
-                    None => {}
+                if let Some(after) = shape.timeout {
+                    tokio::time::sleep(after).await;
+                    return Err(Break::Gently);
                 }
                 let kept = shape.limit.map_or(bytes.len(), |limit| {
                     bytes.len().min(usize::saturating_sub(limit, passed))
                 });
-                passed += kept;
+                // What passed before there was a limit is not what it is about.
+                passed = shape.limit.map_or(0, |_| passed + kept);
                 shaped(to, &bytes[..kept], shape).await.map_err(|_| Break::Both)?;
                 if kept < bytes.len() {
                     return Err(Break::Gently);

@@ -13,9 +13,8 @@ pub enum Toxic {
     Bandwidth(u32),
     /// Bytes arrive in pieces of this size with this pause between two of them.
     Slicer(usize, Duration),
-    /// Nothing passes and nobody is told; after this time, if there is one, both ends are closed. In one
-    /// direction alone this is a one-way loss.
-    Timeout(Option<Duration>),
+    /// Nothing passes; this long after the first bytes that did not, both ends are closed.
+    Timeout(Duration),
     /// So many bytes pass from now on, then both ends are closed.
     LimitData(usize),
     /// Both ends are reset this long after the next bytes come.
@@ -37,7 +36,7 @@ pub(super) struct Shape {
     pub(super) latency: Duration,
     pub(super) bandwidth: Option<u32>,
     pub(super) slicer: Option<(usize, Duration)>,
-    pub(super) timeout: Option<Option<Duration>>,
+    pub(super) timeout: Option<Duration>,
     pub(super) limit: Option<usize>,
     pub(super) reset_after: Option<Duration>,
     pub(super) slow_close: Duration,

@@ -152,7 +152,7 @@ fn is_certain((_, kind, nth): &Place) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_cut_behind_any_frame_ends_each_request_once_and_serves_the_next() {
+async fn a_link_cut_behind_or_within_any_frame_ends_each_request_once_and_serves_the_next() {
     let provider = Arc::new(ScriptedProvider::start().await);
     let group = Arc::new(group(&provider).await);
     let edge = group.edge;
@@ -171,15 +171,20 @@ async fn a_link_cut_behind_any_frame_ends_each_request_once_and_serves_the_next(
     for kind in kinds.iter().chain(&of_streams).chain(&["Credit", "Cancel", "TunnelCancelled"]) {
         assert!(places.iter().any(|(_, seen, _)| seen == kind), "no {kind} among {places:?}");
     }
-    assert!(places.len() < NODES, "{} frames", places.len());
+    // Behind each frame, and within the first of each kind.
+    let within = places.iter().filter(|place| is_certain(place) && place.2 == 0);
+    let within: Vec<_> = within.map(|place| (*place, true)).collect();
+    let behind = places.into_iter().map(|place| (place, false));
+    let cuts: Vec<_> = behind.chain(within).collect();
+    assert!(cuts.len() < NODES, "{} cuts", cuts.len());
 
     // Local tasks: nothing of a test needs to move between threads.
     let local = LocalSet::new();
-    let mut cuts = JoinSet::new();
+    let mut tests = JoinSet::new();
     let mut slowest = Duration::ZERO;
-    for (index, place) in places.into_iter().enumerate() {
-        if cuts.len() >= AT_ONCE {
-            let ended = local.run_until(cuts.join_next()).await;
+    for (index, (place, is_within)) in cuts.into_iter().enumerate() {
+        if tests.len() >= AT_ONCE {
+            let ended = local.run_until(tests.join_next()).await;
             slowest = slowest.max(ended.unwrap().unwrap());
         }
         let (group, provider) = (Arc::clone(&group), Arc::clone(&provider));
@@ -188,6 +193,7 @@ async fn a_link_cut_behind_any_frame_ends_each_request_once_and_serves_the_next(
             let (node, model) = (format!("n{}", index + 1), model(index + 1));
             let proxy = FaultProxy::start(group.edge.nodes).await;
             proxy.rule(move |frame| match frame.link == 0 && self::place(frame) == place {
+                true if is_within => Fate::CutWithin(frame.length / 2),
                 true => Fate::Cut,
                 false => Fate::Pass,
             });
@@ -209,9 +215,9 @@ async fn a_link_cut_behind_any_frame_ends_each_request_once_and_serves_the_next(
             assert!(proxy.broken() == 1 || !is_certain(&place), "{place:?} was not cut");
             began.elapsed()
         };
-        cuts.spawn_local_on(cut, &local);
+        tests.spawn_local_on(cut, &local);
     }
-    while let Some(cut) = local.run_until(cuts.join_next()).await {
+    while let Some(cut) = local.run_until(tests.join_next()).await {
         slowest = slowest.max(cut.unwrap());
     }
     println!("the slowest took {slowest:?}");
@@ -234,7 +240,7 @@ async fn a_bad_line_delays_or_breaks_its_link_and_shortens_no_answer() {
         (Toxic::SlowClose(pause), true),
         (Toxic::LimitData(40 << 10), false),
         (Toxic::ResetPeer(pause), false),
-        (Toxic::Timeout(Some(pause)), false),
+        (Toxic::Timeout(pause), false),
     ];
     let local = LocalSet::new();
     let mut tests = JoinSet::new();
@@ -309,6 +315,46 @@ async fn frames_that_come_after_a_takeover_or_twice_change_nothing_for_others() 
         http::post(group.edge.clients, CHAT, &ask(&model(0), "next", false)).await.unwrap();
     assert_eq!(head.status, 200);
     assert_eq!(proxy.links(), 2);
+    group.edge.idle().await;
+}
+
+/// F76: what follows a frame that was lost has the wrong number. Its stream ends early and says so; the
+/// stream beside it and the link go on.
+#[tokio::test]
+async fn a_frame_that_is_lost_breaks_its_stream_and_neither_another_nor_the_link() {
+    let provider = ScriptedProvider::start().await;
+    let group = group(&provider).await;
+    provider.on(CHAT, |_| stream::held(3));
+    let proxy = FaultProxy::start(group.edge.nodes).await;
+    let _node = group.node_towards("n0", proxy.address());
+    group.edge.serves(&model(0)).await;
+    let generation = group.edge.generation("n0").await;
+    let mut clients = Vec::new();
+    for content in ["loses", "keeps"] {
+        let mut client = group.edge.chat(&ask(&model(0), content, true)).await;
+        let head = client.head().await.unwrap();
+        stream::read_first(&mut client).await;
+        clients.push((client, head));
+    }
+    let frames = proxy.frames();
+    let stream = frames.iter().find(|frame| frame.kind == "TunnelHead").unwrap().stream;
+    let mut is_lost = false;
+    proxy.rule(move |frame| {
+        let is_next = !is_lost && frame.stream == stream && frame.kind == "TunnelBody";
+        is_lost |= is_next;
+        if is_next { Fate::Swallow } else { Fate::Pass }
+    });
+    provider.release(2);
+    let (mut keeps, _) = clients.pop().unwrap();
+    assert_eq!(keeps.body().await.unwrap(), stream::held_rest(3));
+    let (mut loses, head) = clients.pop().unwrap();
+    let (body, end) = loses.body_and_end().await;
+    assert!(end.is_err_and(|error| error.is_early_end()), "a part is not taken for the whole");
+    assert!(stream::held_rest(3).as_bytes() != &body[..], "{body:?}");
+    let run = group.edge.run(&head).await;
+    assert_eq!(run["terminal"]["kind"], "failed", "{run}");
+    assert_eq!(group.edge.generation("n0").await, generation);
+    assert_eq!((proxy.links(), proxy.broken()), (1, 0));
     group.edge.idle().await;
 }
 
