@@ -182,6 +182,30 @@ async fn a_provider_whose_secret_is_missing_is_failed_and_never_called() {
     assert_eq!(lab.log().model_lists, 0);
 }
 
+/// F11.
+#[tokio::test]
+async fn what_a_node_cannot_use_of_its_configuration_is_failed_or_missing_and_the_rest_serves() {
+    let lab = ScriptedProvider::start().await;
+    lab.set_models(&["m"]);
+    let entries = vec![
+        provider("future", "telepathy", &lab.endpoint()),
+        provider("nowhere", "openai_compat", "no url at all"),
+        provider("lab", "openai_compat", &lab.endpoint()),
+    ];
+    let rig = Rig::start(entries, Secrets::default()).await;
+    rig.wait_for_state("lab", ProviderState::Ready).await;
+    let broken = rig.known("nowhere");
+    assert_eq!(broken.state(), ProviderState::Failed);
+    assert!(broken.reason.contains("endpoint"), "{broken:?}");
+    let seen = rig.wait_until(|_| true).await;
+    assert!(!seen.providers.contains_key("future"), "nobody here could say what it is");
+    for key in ["future", "nowhere"] {
+        let refused = refusal(rig.send(tunnel(head(key, "m")), CHAT)).await;
+        assert_eq!(refused, RefusalReason::UnknownProvider, "{key}");
+    }
+    assert!(all(rig.send(tunnel(head("lab", "m")), CHAT)).await.len() > 2);
+}
+
 #[tokio::test]
 async fn a_secret_reaches_its_provider_and_nobody_else() {
     let lab = ScriptedProvider::start().await;

@@ -94,6 +94,17 @@ impl Client {
         self.stream.local_addr().expect("a connected socket has an address")
     }
 
+    /// Takes one byte off the socket, for a reader that is hardly one; later reads begin with it.
+    ///
+    /// # Errors
+    /// Fails when the connection has ended, or nothing comes.
+    pub async fn trickle(&mut self) -> Result<(), Error> {
+        let byte = tokio::time::timeout(self.patience, self.stream.read_u8()).await;
+        let byte = byte.map_err(|_| Error::Silent(self.patience))?.map_err(Error::Io)?;
+        self.buffer.extend_from_slice(&[byte]);
+        Ok(())
+    }
+
     /// Sends bytes as they are.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Crates stand on floors and arrows only point down: kept by reading the workspace itself.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
@@ -106,6 +106,59 @@ fn crates_that_decide_touch_no_socket_clock_or_task() {
             );
         }
     }
+}
+
+/// What the standard library offers to whoever wants to know the time, or to touch the world. Iteration
+/// of its hash maps is another on each run.
+const OF_THE_WORLD: [&str; 8] = [
+    "Instant::now",
+    "SystemTime::now",
+    ".elapsed()",
+    "TcpStream",
+    "TcpListener",
+    "thread::",
+    "fs::",
+    "HashMap",
+];
+
+/// Time comes as an argument, so that a wall clock that is set and a process that stood still are the
+/// business of the hosts alone.
+#[test]
+fn crates_that_decide_ask_nobody_for_the_time_and_keep_no_hash_maps() {
+    let floors = floors();
+    let mut files = 0;
+    for package in packages() {
+        let Some(..=2) = floors.get(package.name.as_str()) else { continue };
+        let source = package.manifest_path.with_file_name("src");
+        for (path, text) in sources(source.as_std_path()) {
+            files += 1;
+            for (number, line) in text.lines().enumerate() {
+                let is_comment = line.trim_start().starts_with("//");
+                let found = OF_THE_WORLD.iter().find(|name| !is_comment && line.contains(**name));
+                assert_eq!(found, None, "{}:{}: {line}", path.display(), number + 1);
+            }
+        }
+    }
+    assert!(files > 50, "these are not all files: {files}");
+}
+
+/// The files of a folder without their tests, which stand last or in files of their own.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder of the workspace") {
+        let path = entry.expect("its entry").path();
+        if path.file_stem().is_some_and(|name| name == "tests") {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else {
+            let text = std::fs::read_to_string(&path).expect("a file of the workspace");
+            let own = text.split_once("#[cfg(test)]\nmod tests").map(|(own, _)| own.to_owned());
+            found.push((path, own.unwrap_or(text)));
+        }
+    }
+    found
 }
 
 #[test]
