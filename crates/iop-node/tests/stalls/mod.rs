@@ -296,6 +296,20 @@ async fn what_a_provider_sends_within_the_time_after_done_passes_and_later_bytes
     assert_eq!(rig.known("lab").zombies, 0, "its end was seen within the grace");
 }
 
+/// A client that was promised a length takes less for a broken answer: it is not told that this is whole.
+#[tokio::test]
+async fn a_stream_of_a_known_length_is_not_over_before_it_though_it_said_done() {
+    let (rig, lab) = with_lab(1).await;
+    lab.once(PATH, |_| {
+        let body = format!("data: {FINISH}\n\ndata: [DONE]\n\n");
+        let length = (body.len() + 1).to_string();
+        let headers = [("content-type", "text/event-stream"), ("content-length", &length)];
+        Script::new().head(200, &headers).bytes(body).hold()
+    });
+    let (stall, _) = stalled(rig.send(tunnel(short()), CHAT)).await;
+    assert_eq!(stall.phase(), StallPhase::MidStream);
+}
+
 #[tokio::test]
 async fn a_run_whose_answer_is_unusable_has_the_grace_to_end_however_short_its_stall_timeout() {
     let (rig, lab) = with_lab(2).await;
