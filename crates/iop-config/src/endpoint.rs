@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use iop_types::host::{Host, HostError, Reserved, is_metadata_name, reserved};
+
 /// A provider's base URL: `http://HOST[:PORT][/PATH]`, checked.
 ///
 /// How an operation's path is joined to it is the HTTP client's matter.
@@ -95,20 +97,21 @@ impl fmt::Display for Endpoint {
 
 /// Splits `host[:port]`, taking the brackets off an IPv6 address.
 fn split_port(authority: &str) -> Result<(String, u16), EndpointError> {
-    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
-        let (host, port) = rest.split_once(']').ok_or(EndpointError::Host)?;
-        let address: std::net::Ipv6Addr = host.parse().map_err(|_| EndpointError::Host)?;
-        (address.to_string(), port)
-    } else {
-        let (host, port) = match authority.find(':') {
-            Some(at) => authority.split_at(at),
-            None => (authority, ""),
-        };
-        (host.to_ascii_lowercase(), port)
+    let end = match authority.strip_prefix('[') {
+        Some(rest) => rest.find(']').ok_or(EndpointError::Host)? + 2,
+        None => authority.find(':').unwrap_or(authority.len()),
     };
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
-    if host.is_empty() || !host.bytes().all(is_name) {
-        return Err(EndpointError::Host);
+    let (host, port) = authority.split_at(end);
+    let host: Host = host.parse().map_err(|error| match error {
+        HostError::Malformed => EndpointError::Host,
+        HostError::Numeric => EndpointError::Numeric,
+    })?;
+    let is_never = match &host {
+        Host::Address(address) => reserved(*address) == Some(Reserved::Never),
+        Host::Name(name) => is_metadata_name(name),
+    };
+    if is_never {
+        return Err(EndpointError::Never);
     }
     let port = match port.strip_prefix(':') {
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -118,7 +121,7 @@ fn split_port(authority: &str) -> Result<(String, u16), EndpointError> {
         None if port.is_empty() => 80,
         None => return Err(EndpointError::Port),
     };
-    Ok((host, port))
+    Ok((host.to_string(), port))
 }
 
 /// Text that is no endpoint. No message repeats the text: it may hold a secret.
@@ -148,6 +151,14 @@ pub enum EndpointError {
         "the endpoint's host is missing or malformed: write a name, an IPv4 address or [an IPv6 address]"
     )]
     Host,
+    /// A number that some programs read as an address.
+    #[error("the endpoint's host is an address in another spelling: write it like 127.0.0.1")]
+    Numeric,
+    /// An address or name at which no model server is.
+    #[error(
+        "the endpoint's host is a metadata service, or an address that stands for many or for none: no node dials it"
+    )]
+    Never,
     /// A malformed port.
     #[error("the endpoint's port is not a number from 1 to 65535")]
     Port,
@@ -201,6 +212,13 @@ mod tests {
             ("http:///v1", EndpointError::Host),
             ("http://[::1", EndpointError::Host),
             ("http://b\u{fc}cher", EndpointError::Host),
+            ("http://h%2e", EndpointError::Host),
+            ("http://2130706433", EndpointError::Numeric),
+            ("http://0x7f.0.0.1", EndpointError::Numeric),
+            ("http://169.254.169.254/latest", EndpointError::Never),
+            ("http://[64:ff9b::a9fe:a9fe]", EndpointError::Never),
+            ("http://0.0.0.0:8000", EndpointError::Never),
+            ("http://Metadata.google.internal.", EndpointError::Never),
             ("http://h:0", EndpointError::Port),
             ("http://h:", EndpointError::Port),
             ("http://h:+80", EndpointError::Port),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use iop_types::NodeId;
+use iop_types::host::{Host, Reserved, is_metadata_name, reserved};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,7 +38,8 @@ pub struct NodeConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<String>,
     /// Addresses, networks and host names that providers may be reached at. The Edge cannot widen
-    /// it. Absent allows only this machine.
+    /// it. Absent allows only this machine. Metadata services, multicast, broadcast and `0.0.0.0/8`
+    /// are never reached; a link-local address only where an entry is exactly that address.
     #[serde(default = "default_egress")]
     #[schemars(with = "Vec<String>")]
     pub egress: Vec<EgressRule>,
@@ -110,25 +112,47 @@ impl FromStr for EgressRule {
     type Err = EgressRuleError;
 
     fn from_str(text: &str) -> Result<Self, EgressRuleError> {
-        if let Ok(net) = text.parse::<IpNet>() {
-            return Ok(Self::Net(net.trunc()));
-        }
-        if let Ok(address) = text.parse::<std::net::IpAddr>() {
-            return Ok(Self::Net(address.into()));
-        }
-        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        let is_label = |label: &str| {
-            !label.is_empty()
-                && label.len() <= 63
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        let malformed = || EgressRuleError::Malformed { text: text.to_owned() };
+        let rule = match (text.parse::<IpNet>(), text.parse()) {
+            (Ok(net), _) => Self::Net(net.trunc()),
+            (Err(_), Ok(Host::Address(address))) if !text.starts_with('[') => {
+                Self::Net(address.into())
+            }
+            (Err(_), Ok(Host::Name(name))) => Self::Host(name),
+            (Err(_), Ok(Host::Address(_)) | Err(_)) => return Err(malformed()),
         };
-        // A name whose last label is a number would be read as an address by some resolvers.
-        let ends_in_number =
-            name.rsplit('.').next().is_some_and(|l| l.bytes().all(|b| b.is_ascii_digit()));
-        if name.len() <= 253 && name.split('.').all(is_label) && !ends_in_number {
-            Ok(Self::Host(name))
-        } else {
-            Err(EgressRuleError { text: text.to_owned() })
+        match rule.reserved() {
+            Some(Reserved::Never) => Err(EgressRuleError::Never { text: text.to_owned() }),
+            Some(Reserved::LinkLocal) if !rule.is_one_address() => {
+                Err(EgressRuleError::LinkLocal { text: text.to_owned() })
+            }
+            Some(Reserved::LinkLocal) | None => Ok(rule),
+        }
+    }
+}
+
+impl EgressRule {
+    /// Says whether the rule holds nothing but reserved addresses, and so would allow nothing.
+    fn reserved(&self) -> Option<Reserved> {
+        match self {
+            // Reserved blocks are no wider than these, so that one holds both ends of what it holds.
+            Self::Net(net) => {
+                let is_wide = net.prefix_len() < if net.addr().is_ipv4() { 4 } else { 8 };
+                let ends = (reserved(net.network()), reserved(net.broadcast()));
+                match ends {
+                    _ if is_wide => None,
+                    (Some(first), Some(last)) if first == last => Some(first),
+                    _ => None,
+                }
+            }
+            Self::Host(name) => is_metadata_name(name).then_some(Reserved::Never),
+        }
+    }
+
+    fn is_one_address(&self) -> bool {
+        match self {
+            Self::Net(net) => net.prefix_len() == net.max_prefix_len(),
+            Self::Host(_) => false,
         }
     }
 }
@@ -156,11 +180,29 @@ impl<'de> Deserialize<'de> for EgressRule {
 
 /// Text that is no egress rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is no address, network or host name: write one like 127.0.0.0/8, \"::1/128\" or openrouter.ai, without scheme or port"
-)]
-pub struct EgressRuleError {
-    text: String,
+pub enum EgressRuleError {
+    /// Neither network, address nor name.
+    #[error(
+        "`{text}` is no address, network or host name: write one like 127.0.0.0/8, \"::1/128\" or openrouter.ai, without scheme or port"
+    )]
+    Malformed {
+        /// The entry.
+        text: String,
+    },
+    /// Nothing that is ever dialled.
+    #[error(
+        "`{text}` is a metadata service, or stands for many or for none: nothing there is ever dialled, remove it"
+    )]
+    Never {
+        /// The entry.
+        text: String,
+    },
+    /// A network of link-local addresses, which are allowed one by one.
+    #[error("`{text}` is a link-local network: name the server's one address instead")]
+    LinkLocal {
+        /// The entry.
+        text: String,
+    },
 }
 
 fn default_edge() -> HostPort {
@@ -173,4 +215,26 @@ fn default_egress() -> Vec<EgressRule> {
         .into_iter()
         .map(|rule| rule.parse().expect("both are networks"))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_would_allow_nothing_is_refused_with_the_way_out() {
+        let refused = |text: &str| text.parse::<EgressRule>().expect_err(text).to_string();
+        for text in ["169.254.169.254", "0.0.0.0", "224.0.0.0/8", "ff02::/16", "metadata.goog."] {
+            assert!(refused(text).contains("ever dialled"), "{text}");
+        }
+        for text in ["169.254.0.0/16", "fe80::/64"] {
+            assert!(refused(text).contains("one address"), "{text}");
+        }
+        for text in ["0x7f.1", "127.1", "[::1]", "h:80"] {
+            assert!(refused(text).contains("no address"), "{text}");
+        }
+        for text in ["0.0.0.0/0", "::/0", "169.254.7.7", "fe80::7", "10.0.0.0/8", "gpu.lan"] {
+            assert!(text.parse::<EgressRule>().is_ok(), "{text}");
+        }
+    }
 }

@@ -4,10 +4,15 @@
 //! lies in a listed network, or when the endpoint was configured with a listed host name; what a name
 //! resolves to is then the operator's trust in that name. The check is made per address, after
 //! resolution and before the dial, so a name that is not listed cannot lead anywhere else.
+//!
+//! That trust has an end: addresses at which no model server is (`iop_types::host`) are refused whatever
+//! is listed, and link-local ones unless an entry names exactly the address. An IPv6 address that a
+//! translator turns into an IPv4 address is judged as that one.
 
 use std::fmt;
 use std::net::IpAddr;
 
+use iop_types::host::{Host, Reserved, behind, is_metadata_name, reserved};
 use ipnet::IpNet;
 
 /// Addresses and host names that may be dialled.
@@ -56,12 +61,30 @@ impl Egress {
     pub fn allows(&self, host: &str, address: IpAddr) -> bool {
         // ::ffff:10.0.0.1 dials 10.0.0.1.
         let address = address.to_canonical();
+        match reserved(address) {
+            Some(Reserved::Never) => false,
+            Some(Reserved::LinkLocal) => self.names(address),
+            None if is_metadata_name(host) => false,
+            None => match self {
+                Self::Any => true,
+                Self::Only(list) => {
+                    let end = behind(address).map_or(address, IpAddr::V4);
+                    let host = host.strip_suffix('.').unwrap_or(host);
+                    let is_listed = |allowed: &Allowed| match allowed {
+                        Allowed::Net(net) => net.contains(&end),
+                        Allowed::Host(name) => name.eq_ignore_ascii_case(host),
+                    };
+                    list.iter().any(is_listed) || self.names(address)
+                }
+            },
+        }
+    }
+
+    /// Says whether an entry is exactly this address.
+    fn names(&self, address: IpAddr) -> bool {
         match self {
-            Self::Any => true,
-            Self::Only(list) => list.iter().any(|allowed| match allowed {
-                Allowed::Net(net) => net.contains(&address),
-                Allowed::Host(name) => name.eq_ignore_ascii_case(host),
-            }),
+            Self::Any => false,
+            Self::Only(list) => list.contains(&Allowed::Net(address.into())),
         }
     }
 }
@@ -73,18 +96,10 @@ impl std::str::FromStr for Allowed {
         if let Ok(net) = text.parse::<IpNet>() {
             return Ok(Self::Net(net.trunc()));
         }
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(Self::Net(address.to_canonical().into()));
-        }
-        // Only digits and dots is an address with a mistake in it, not a name.
-        let is_name = !text.is_empty()
-            && text.len() <= 253
-            && text.split('.').all(is_label)
-            && text.chars().any(|c| c.is_ascii_alphabetic());
-        if is_name {
-            Ok(Self::Host(text.to_ascii_lowercase()))
-        } else {
-            Err(MalformedEntry(text.to_owned()))
+        match text.parse() {
+            Ok(Host::Address(address)) if !text.starts_with('[') => Ok(Self::Net(address.into())),
+            Ok(Host::Name(name)) => Ok(Self::Host(name)),
+            Ok(Host::Address(_)) | Err(_) => Err(MalformedEntry(text.to_owned())),
         }
     }
 }
@@ -96,12 +111,6 @@ impl fmt::Display for Allowed {
             Self::Host(name) => f.write_str(name),
         }
     }
-}
-
-fn is_label(label: &str) -> bool {
-    !label.is_empty()
-        && label.len() <= 63
-        && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
 /// An entry of an allow-list that is neither a network nor a host name.
@@ -148,6 +157,52 @@ mod tests {
     }
 
     #[test]
+    fn what_holds_no_model_server_is_refused_whatever_is_listed() {
+        let wide = list(&["0.0.0.0/0", "::/0", "169.254.0.0/16", "fe80::/10", "trusted.example"]);
+        for address in [
+            "169.254.169.254",
+            "169.254.1.1",
+            "fe80::1",
+            "fd00:ec2::254",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "ff02::1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::",
+        ] {
+            for egress in [&wide, &Egress::Any] {
+                assert!(!allows(egress, "trusted.example", address), "{address}");
+            }
+        }
+        assert!(!allows(&wide, "metadata.google.internal.", "10.0.0.1"));
+        let named = list(&["169.254.169.254", "0.0.0.0", "metadata.google.internal"]);
+        assert!(!allows(&named, "169.254.169.254", "169.254.169.254"));
+        assert!(!allows(&named, "0.0.0.0", "0.0.0.0"));
+        assert!(!allows(&named, "metadata.google.internal", "10.0.0.1"));
+    }
+
+    #[test]
+    fn a_link_local_address_is_allowed_by_its_own_entry_and_no_wider_one() {
+        let egress = list(&["169.254.7.7", "fe80::7/128"]);
+        assert!(allows(&egress, "h", "169.254.7.7"));
+        assert!(allows(&egress, "h", "fe80::7"));
+        assert!(!allows(&egress, "h", "169.254.7.8"));
+        assert!(!allows(&list(&["169.254.7.6/31"]), "h", "169.254.7.7"));
+    }
+
+    #[test]
+    fn a_translated_address_is_judged_by_where_it_ends() {
+        let inside = list(&["10.0.0.0/8"]);
+        assert!(allows(&inside, "h", "64:ff9b::10.1.2.3"));
+        assert!(!allows(&list(&["::/0"]), "h", "64:ff9b::10.1.2.3"));
+        assert!(!allows(&list(&["::/0"]), "h", "2002:a01:203::1"));
+        assert!(allows(&list(&["64:ff9b::a01:203"]), "h", "64:ff9b::10.1.2.3"));
+    }
+
+    #[test]
     fn a_network_with_host_bits_means_its_network() {
         assert!(allows(&list(&["10.1.2.3/8"]), "h", "10.200.0.1"));
     }
@@ -159,7 +214,17 @@ mod tests {
 
     #[test]
     fn an_entry_that_is_neither_is_refused_by_name() {
-        for entry in ["", "10.0.0.0/33", "10.0.0.300", "http://h", "a..b", "*.example", "h:80"] {
+        for entry in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0.300",
+            "http://h",
+            "a..b",
+            "*.example",
+            "h:80",
+            "127.1",
+            "0x7f.1",
+        ] {
             assert_eq!(Egress::parse([entry]), Err(MalformedEntry(entry.to_owned())));
         }
     }

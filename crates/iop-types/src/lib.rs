@@ -7,6 +7,7 @@
 //!
 //! Read next: [`id`] for what identifies work, [`event`] and [`tunnel`] for what a provider call
 //! yields, [`command`] for what a Node is asked beside requests, [`code`] for the one table of errors,
+//! [`host`] for what an endpoint may name,
 //! [`terminal`] for how a run ends, [`stall`] for what is known of a provider that fell silent,
 //! [`lease`] for how a credential comes with a request.
 
@@ -14,6 +15,7 @@ pub mod close_reason;
 pub mod code;
 pub mod command;
 pub mod event;
+pub mod host;
 pub mod id;
 pub mod lease;
 pub mod provider;
@@ -32,6 +34,7 @@ pub use command::{
     Patience,
 };
 pub use event::{Event, EventKind, Finish, Part};
+pub use host::{Host, HostError};
 pub use id::{
     Attempt, CommandId, ConfigRevision, EdgeBootId, Generation, InstanceId, NodeId, Principal,
     ProviderKey, ProviderRevision, RequestId, RouteName, RunId, SessionId, Slot, Target, TunnelId,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::http::uri::{PathAndQuery, Uri};
+use iop_types::{Host, HostError};
 
 /// The base URL of a provider, in parts.
 ///
@@ -30,7 +31,12 @@ impl Endpoint {
     /// # Errors
     /// Says what is wrong without repeating the URL: it may hold secrets.
     pub fn parse(url: &str) -> Result<Self, EndpointError> {
-        let uri: Uri = url.trim().parse().map_err(|_| EndpointError::Malformed)?;
+        let url = url.trim();
+        // A URL parser drops it silently; whoever wrote it meant something.
+        if url.contains('#') {
+            return Err(EndpointError::Fragment);
+        }
+        let uri: Uri = url.parse().map_err(|_| EndpointError::Malformed)?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => return Err(EndpointError::TlsNotAvailable),
@@ -40,20 +46,21 @@ impl Endpoint {
         if authority.as_str().contains('@') {
             return Err(EndpointError::Credentials);
         }
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let host: Host = authority.host().parse().map_err(|error| match error {
+            HostError::Malformed => EndpointError::Malformed,
+            HostError::Numeric => EndpointError::Numeric,
+        })?;
+        let host = host.to_string();
         let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
             None => 80,
             Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or(EndpointError::Port)?,
         };
-        if host.is_empty() {
-            return Err(EndpointError::Malformed);
-        }
         let path = uri.path().trim_end_matches('/');
         let (prefix, version) = match path.rfind('/') {
             Some(at) if is_version(&path[at + 1..]) => (&path[..at], Some(path[at..].to_owned())),
             Some(_) | None => (path, None),
         };
-        let shown = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let shown = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         Ok(Self {
             authority: format!("{shown}:{port}").into(),
             host: host.into(),
@@ -69,7 +76,8 @@ impl Endpoint {
         &self.authority
     }
 
-    /// Returns the host name or address literal, without brackets.
+    /// Returns the host in its one spelling: a name in lower case and without a dot at its end, or an
+    /// address without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -150,6 +158,12 @@ pub enum EndpointError {
     /// It holds a user name or password.
     #[error("endpoint holds credentials; give them as `api_key` or in `headers`")]
     Credentials,
+    /// It has a fragment.
+    #[error("endpoint has a fragment: remove what follows `#`")]
+    Fragment,
+    /// Its host is a number that some programs read as an address.
+    #[error("endpoint has an address in another spelling: write it like 127.0.0.1")]
+    Numeric,
     /// Its port is not a number from 1 to 65535.
     #[error("endpoint has a port that is not between 1 and 65535")]
     Port,
@@ -194,11 +208,15 @@ mod tests {
     #[test]
     fn hosts_ports_and_addresses_are_read() {
         let named = Endpoint::parse("http://LocalHost:1234/v1").unwrap();
-        assert_eq!((named.host(), named.port(), named.is_loopback()), ("LocalHost", 1234, true));
+        assert_eq!((named.host(), named.port(), named.is_loopback()), ("localhost", 1234, true));
         let v6 = Endpoint::parse("http://[::1]:8000").unwrap();
         assert_eq!((v6.host(), &**v6.authority(), v6.is_loopback()), ("::1", "[::1]:8000", true));
         let far = Endpoint::parse("http://models.example").unwrap();
         assert_eq!((&**far.authority(), far.is_loopback()), ("models.example:80", false));
+        let dotted = Endpoint::parse("http://Models.example.").unwrap();
+        assert_eq!(dotted.host(), "models.example");
+        let dressed = Endpoint::parse("http://[::ffff:127.0.0.1]:1").unwrap();
+        assert_eq!((&**dressed.authority(), dressed.is_loopback()), ("127.0.0.1:1", true));
     }
 
     #[test]
@@ -213,6 +231,12 @@ mod tests {
             ("http://h:0", EndpointError::Port),
             ("http://h:70000", EndpointError::Port),
             ("http://h h", EndpointError::Malformed),
+            ("http://h#f", EndpointError::Fragment),
+            ("http://b\u{fc}cher", EndpointError::Malformed),
+            ("http://[::1%25eth0]", EndpointError::Malformed),
+            ("http://2130706433", EndpointError::Numeric),
+            ("http://0x7f.1:80", EndpointError::Numeric),
+            ("http://0177.0.0.1", EndpointError::Numeric),
         ] {
             assert_eq!(Endpoint::parse(url), Err(error), "{url}");
         }
