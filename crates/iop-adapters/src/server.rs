@@ -28,9 +28,9 @@ pub(crate) use self::relay::{relay, relayed};
 pub(crate) use self::translate::{Reader, read_stream, read_whole};
 
 use self::failure::refused;
-use self::headers::Injected;
+use self::headers::{Injected, Sent};
 use crate::build::{BuildError, Tools};
-use crate::settings::ProviderSettings;
+use crate::settings::{ProviderSettings, Secret};
 
 /// An error body is read up to here; it is a sentence or two, or a page of HTML.
 const MAX_ERROR: usize = 64 << 10;
@@ -50,6 +50,7 @@ pub(crate) struct Server {
     /// Pays for bodies that are held whole.
     memory: Budget,
     redactor: Redactor,
+    secret: Option<Secret>,
 }
 
 impl Server {
@@ -69,6 +70,7 @@ impl Server {
             injected: Injected::new(settings)?,
             memory: tools.memory.clone(),
             redactor: Redactor::new(secrets_of(settings, url)),
+            secret: settings.secret.clone(),
         })
     }
 
@@ -87,6 +89,11 @@ impl Server {
     /// Removes what the server must not repeat to our clients.
     pub(crate) const fn redactor(&self) -> &Redactor {
         &self.redactor
+    }
+
+    /// Returns the secret that every request goes out with, to be left out of answers.
+    pub(crate) fn sent(&self) -> Sent<'_> {
+        Sent::new(self.secret.as_ref())
     }
 
     /// Pays for bodies that are held whole.

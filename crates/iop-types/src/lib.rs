@@ -7,14 +7,15 @@
 //!
 //! Read next: [`id`] for what identifies work, [`event`] and [`tunnel`] for what a provider call
 //! yields, [`command`] for what a Node is asked beside requests, [`code`] for the one table of errors,
-//! [`host`] for what an endpoint may name,
-//! [`terminal`] for how a run ends, [`stall`] for what is known of a provider that fell silent,
+//! [`host`] for what an endpoint may name, [`header`] for
+//! what passes on, [`terminal`] for how a run ends, [`stall`] for what is known of a provider that fell silent,
 //! [`lease`] for how a credential comes with a request.
 
 pub mod close_reason;
 pub mod code;
 pub mod command;
 pub mod event;
+pub mod header;
 pub mod host;
 pub mod id;
 pub mod lease;

@@ -22,7 +22,12 @@ impl Tunnel for Ollama {
     ) -> BoxFuture<'a, Result<(), CallError>> {
         Box::pin(async move {
             let request = self.prepared(&request, body, cancelled).await?;
-            relay(Exchange::new(self.server.forward(request), cancelled), outlet).await
+            relay(
+                self.server.sent(),
+                Exchange::new(self.server.forward(request), cancelled),
+                outlet,
+            )
+            .await
         })
     }
 }

@@ -16,7 +16,12 @@ impl Tunnel for OpenaiCompat {
     ) -> BoxFuture<'a, Result<(), CallError>> {
         Box::pin(async move {
             let request = relayed(&self.capabilities, &request, body).map_err(CallError::Failed)?;
-            relay(Exchange::new(self.server.forward(request), cancelled), outlet).await
+            relay(
+                self.server.sent(),
+                Exchange::new(self.server.forward(request), cancelled),
+                outlet,
+            )
+            .await
         })
     }
 }

@@ -1,38 +1,14 @@
 //! Which headers pass between a client and a provider.
 //!
-//! The Edge filters too; this side does not rely on it, because here the next hop is somebody else's
-//! server. Names are compared in lower case.
+//! The tables are those of [`iop_types::header`]. The Edge filters too; this side does not rely on it,
+//! because here the next hop is somebody else's server. A provider's credential does not come back to
+//! clients either: a header of an answer that repeats it is left out.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use iop_types::header::{is_hop_by_hop, passes_to_client, passes_to_provider};
 use iop_types::{ErrorCode, Failure, Header};
 
-use crate::settings::ProviderSettings;
-
-/// Headers that concern one connection only (RFC 9110, 7.6.1), and what old proxies made of them.
-static HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
-
-/// Headers that this side writes itself or never forwards: the framing, the host, and what proves
-/// who the client is to *us*.
-static OURS: [HeaderName; 8] = [
-    header::HOST,
-    header::CONTENT_LENGTH,
-    header::EXPECT,
-    header::AUTHORIZATION,
-    header::COOKIE,
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("api-key"),
-    HeaderName::from_static("x-goog-api-key"),
-];
+use crate::settings::{ProviderSettings, Secret};
 
 /// Headers that this side adds to every request: the configured ones and the provider's API key.
 #[derive(Debug, Clone)]
@@ -50,7 +26,8 @@ impl Injected {
             let parsed =
                 HeaderName::from_bytes(name).map_err(|_| MalformedHeader::Name(shown()))?;
             let is_framing = [header::HOST, header::CONTENT_LENGTH, header::EXPECT];
-            if HOP_BY_HOP.contains(&parsed) || is_framing.contains(&parsed) {
+            let is_proxys = parsed.as_str().starts_with("proxy-");
+            if is_hop_by_hop(parsed.as_str()) || is_proxys || is_framing.contains(&parsed) {
                 return Err(MalformedHeader::Reserved(shown()));
             }
             if parsed == header::AUTHORIZATION && settings.secret.is_some() {
@@ -109,22 +86,41 @@ pub(crate) fn for_provider(headers: &[Header]) -> Result<HeaderMap, Failure> {
         let name = HeaderName::from_bytes(name).map_err(|_| malformed("name"))?;
         let value =
             HeaderValue::from_maybe_shared(value.clone()).map_err(|_| malformed("value"))?;
-        let stays = HOP_BY_HOP.contains(&name)
-            || OURS.contains(&name)
-            || name.as_str().starts_with("proxy-")
-            || listed.contains(&name);
-        if !stays {
+        if passes_to_provider(name.as_str()) && !listed.contains(&name) {
             map.append(name, value);
         }
     }
     Ok(map)
 }
 
+/// The secret that went out with a request, as far as it is told apart from ordinary text.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<'a>(Option<&'a [u8]>);
+
+impl<'a> Sent<'a> {
+    /// Shorter secrets are told only from whole values: they may occur anywhere.
+    const LONG: usize = 8;
+
+    pub(crate) fn new(secret: Option<&'a Secret>) -> Self {
+        Self(secret.map(|secret| secret.expose().as_bytes()))
+    }
+
+    /// Says whether a value repeats it.
+    fn is_in(self, value: &[u8]) -> bool {
+        let Some(secret) = self.0 else { return false };
+        match secret.len() {
+            0 => false,
+            long if long >= Self::LONG => value.windows(long).any(|part| part == secret),
+            _ => value.strip_prefix(b"Bearer ").unwrap_or(value) == secret,
+        }
+    }
+}
+
 /// Returns the provider's headers that belong to its answer.
 ///
 /// A length beside a transfer coding says nothing of the body (RFC 9112, 6.3) and goes: a client that
 /// believed it would take a piece for the whole.
-pub(crate) fn for_client(headers: &HeaderMap) -> Vec<Header> {
+pub(crate) fn for_client(headers: &HeaderMap, sent: Sent<'_>) -> Vec<Header> {
     let listed: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -133,7 +129,11 @@ pub(crate) fn for_client(headers: &HeaderMap) -> Vec<Header> {
     let is_coded = headers.contains_key(header::TRANSFER_ENCODING);
     headers
         .iter()
-        .filter(|(name, _)| !HOP_BY_HOP.contains(name) && !listed.contains(name))
+        .filter(|(name, value)| {
+            passes_to_client(name.as_str())
+                && !listed.contains(name)
+                && !sent.is_in(value.as_bytes())
+        })
         .filter(|(name, _)| !(is_coded && *name == header::CONTENT_LENGTH))
         .map(|(name, value)| Header {
             name: name.as_str().to_owned().into(),
@@ -194,9 +194,10 @@ mod tests {
     #[test]
     fn what_concerns_one_connection_is_not_relayed_in_either_direction() {
         let lines = [
-            ("connection", "keep-alive, X-Hop"),
+            ("connection", "keep-alive, X-Hop, OpenAI-Beta"),
             ("keep-alive", "timeout=5"),
             ("x-hop", "1"),
+            ("openai-beta", "1"),
             ("proxy-anything", "1"),
             ("te", "trailers"),
             ("transfer-encoding", "chunked"),
@@ -204,19 +205,21 @@ mod tests {
             ("expect", "100-continue"),
             ("host", "edge"),
             ("content-length", "3"),
-            ("x-kept", "1"),
+            ("x-other", "1"),
+            ("anthropic-beta", "1"),
         ];
-        assert_eq!(names(&for_provider(&headers(&lines)).unwrap()), ["x-kept"]);
+        let kept = for_provider(&headers(&lines)).unwrap();
+        assert_eq!(names(&kept), ["anthropic-beta"]);
 
         let mut answer = HeaderMap::new();
         for (name, value) in lines {
             answer.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let names_of = |answer: &HeaderMap| -> Vec<String> {
-            let relayed = for_client(answer);
+            let relayed = for_client(answer, Sent(None));
             relayed.iter().map(|header| String::from_utf8_lossy(&header.name).into()).collect()
         };
-        assert_eq!(names_of(&answer), ["proxy-anything", "expect", "host", "x-kept"]);
+        assert_eq!(names_of(&answer), ["expect", "host", "x-other", "anthropic-beta"]);
 
         // Beside a transfer coding the length was none; alone it is the body's.
         answer.remove(header::TRANSFER_ENCODING);
@@ -232,10 +235,11 @@ mod tests {
 
     #[test]
     fn configured_headers_and_the_secret_replace_those_of_the_request() {
-        let settings = settings(&[("x-title", "home"), ("x-two", "1"), ("X-Two", "2")], Some("sk"));
-        let mut map = for_provider(&headers(&[("x-title", "client"), ("accept", "a")])).unwrap();
+        let settings =
+            settings(&[("user-agent", "home"), ("x-two", "1"), ("X-Two", "2")], Some("sk"));
+        let mut map = for_provider(&headers(&[("user-agent", "client"), ("accept", "a")])).unwrap();
         Injected::new(&settings).unwrap().add_to(&mut map);
-        assert_eq!(map.get_all("x-title").iter().collect::<Vec<_>>(), ["home"]);
+        assert_eq!(map.get_all("user-agent").iter().collect::<Vec<_>>(), ["home"]);
         assert_eq!(map.get_all("x-two").iter().collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(map["authorization"], "Bearer sk");
         assert_eq!(map["accept"], "a");
@@ -257,9 +261,31 @@ mod tests {
     }
 
     #[test]
+    fn a_header_that_repeats_the_credential_does_not_reach_a_client() {
+        let mut answer = HeaderMap::new();
+        for (name, value) in [
+            ("x-debug", "sent Bearer sk-0123456789, got 401"),
+            ("x-key", "sk-0123456789"),
+            ("x-near", "sk-012345678"),
+        ] {
+            answer.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let kept = |secret: &str, answer: &HeaderMap| {
+            let secret = Secret::new(secret).unwrap();
+            for_client(answer, Sent::new(Some(&secret))).len()
+        };
+        assert_eq!(kept("sk-0123456789", &answer), 1);
+        assert_eq!(kept("none", &answer), 3);
+        // A short one is told from the whole value only: it may be part of anything.
+        answer.insert("x-key", HeaderValue::from_static("Bearer 401"));
+        assert_eq!(kept("401", &answer), 2);
+    }
+
+    #[test]
     fn repeated_headers_keep_all_their_values_in_order() {
-        let map = for_provider(&headers(&[("x-a", "1"), ("x-b", "2"), ("x-a", "3")])).unwrap();
-        let values: Vec<_> = map.get_all("x-a").iter().collect();
+        let map = for_provider(&headers(&[("accept", "1"), ("user-agent", "2"), ("accept", "3")]))
+            .unwrap();
+        let values: Vec<_> = map.get_all("accept").iter().collect();
         assert_eq!(values, ["1", "3"]);
     }
 

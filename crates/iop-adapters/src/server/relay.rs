@@ -18,7 +18,7 @@ use iop_types::{
 
 use super::content_type;
 use super::exchange::Exchange;
-use super::headers::{for_client, for_provider};
+use super::headers::{Sent, for_client, for_provider};
 
 /// Makes the server's request of the client's.
 ///
@@ -66,15 +66,17 @@ impl provider::BodySource for Arriving {
     }
 }
 
-/// Passes the answer on as it comes, also what follows where it says that it is done.
+/// Passes the answer on as it comes, also what follows where it says that it is done, and without what
+/// repeats the secret that went out.
 pub(crate) async fn relay(
+    sent: Sent<'_>,
     mut exchange: Exchange<'_>,
     outlet: &mut dyn Outlet<TunnelFrame>,
 ) -> Result<(), CallError> {
     let head = exchange.head(outlet).await?;
     let mut reading = Reading::of(&head);
     let mut is_done = false;
-    let headers = for_client(&head.headers);
+    let headers = for_client(&head.headers, sent);
     if let Some(failure) = too_large(&headers, "head") {
         return Err(exchange.give_up(outlet, failure).await);
     }
@@ -87,7 +89,7 @@ pub(crate) async fn relay(
                 TunnelFrame::Body { data, progress }
             }
             Frame::Trailers(trailers) => {
-                let trailers = for_client(&trailers);
+                let trailers = for_client(&trailers, sent);
                 if let Some(failure) = too_large(&trailers, "trailers") {
                     return Err(exchange.give_up(outlet, failure).await);
                 }

@@ -19,13 +19,18 @@ fn full(text: &str) -> Body {
 }
 
 #[tokio::test]
-async fn the_provider_sees_path_query_headers_and_body_as_the_client_sent_them() {
+async fn the_provider_sees_path_query_listed_headers_and_body_as_the_client_sent_them() {
     let provider = ScriptedProvider::start().await;
     // FC-055: parameters that only some servers know stay where they are.
     let body = r#"{"model":"m", "min_p":0.1,"x_vendor":{"a":[1,null]},
         "chat_template_kwargs":{"t":true},"guided_json":{} }"#;
     let path = format!("{CHAT}?a=1&a=2&b=%20");
-    let sent = [("content-type", "application/json"), ("X-Custom", "1"), ("accept", "*/*")];
+    let sent = [
+        ("content-type", "application/json"),
+        ("OpenAI-Beta", "1"),
+        ("X-Custom", "1"),
+        ("accept", "*/*"),
+    ];
     let outcome = tunnel(&*adapter(&provider), tunnel_request(&path, &sent), full(body)).await;
     assert_eq!(outcome.result, Ok(()));
 
@@ -33,7 +38,8 @@ async fn the_provider_sees_path_query_headers_and_body_as_the_client_sent_them()
     let request = &log.exchanges[0].request;
     assert_eq!((request.method.as_str(), &request.target), ("POST", &path));
     assert_eq!(request.body, body);
-    assert_eq!(request.header("x-custom"), Some("1"));
+    assert_eq!(request.header("openai-beta"), Some("1"));
+    assert_eq!(request.header("x-custom"), None, "what is on no list stays here");
     assert_eq!(request.header("host"), Some(provider.address().to_string().as_str()));
     assert_eq!(request.header("content-length"), Some(body.len().to_string().as_str()));
     assert_eq!(request.header("transfer-encoding"), None);

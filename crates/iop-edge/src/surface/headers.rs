@@ -1,14 +1,12 @@
-//! Which headers cross the Edge, in both directions.
+//! Which headers cross the Edge, in both directions: those of the tables in [`iop_types::header`].
 //!
-//! What belongs to one connection stays on it (RFC 9110, 7.6.1); what belongs to the client's relation
-//! with this Edge (credentials, cookies, its page's origin) never reaches a provider; what a provider
-//! says of its own host (cookies, other ways to reach it) would be taken for this Edge's and never
-//! reaches a client; framing is made anew on each side. Everything else passes as it came.
+//! Framing is made anew on each side, and event streams are marked so that proxies pass them at once.
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue};
 use iop_types::Header;
+use iop_types::header::{passes_to_client, passes_to_provider};
 
 /// Set on event streams, so that proxies in front of the Edge pass each event at once.
 pub(crate) const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -16,20 +14,16 @@ pub(crate) const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-
 /// Picks the headers that a provider gets. `identity` asks for an answer that is not compressed,
 /// because it will be looked into.
 pub(crate) fn for_provider(client: &HeaderMap, identity: bool) -> Vec<Header> {
-    let mut headers = Vec::with_capacity(client.len() + 1);
-    for (name, value) in client {
-        if is_hop_by_hop(name.as_str())
-            || is_private(name.as_str())
-            || is_named_by_connection(name, client)
-            || (identity && name == ACCEPT_ENCODING)
-        {
-            continue;
-        }
-        headers.push(Header {
+    let mut headers: Vec<_> = client
+        .iter()
+        .filter(|(name, _)| passes_to_provider(name.as_str()))
+        .filter(|(name, _)| !(identity && *name == ACCEPT_ENCODING))
+        .filter(|(name, _)| !is_named_by_connection(name, client))
+        .map(|(name, value)| Header {
             name: static_or_copied(name),
             value: Bytes::copy_from_slice(value.as_bytes()),
-        });
-    }
+        })
+        .collect();
     if identity {
         headers.push(Header::from_static("accept-encoding", "identity"));
     }
@@ -49,7 +43,7 @@ pub(crate) fn for_client(provider: &[Header]) -> HeaderMap {
         ) else {
             continue;
         };
-        if is_hop_by_hop(name.as_str()) || is_about_its_host(name.as_str()) {
+        if !passes_to_client(name.as_str()) {
             continue;
         }
         headers.append(name, value);
@@ -75,46 +69,6 @@ fn media_type_is(headers: &HeaderMap, wanted: &str) -> bool {
     headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
         value.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case(wanted))
     })
-}
-
-fn is_hop_by_hop(name: &str) -> bool {
-    matches!(
-        name,
-        "connection"
-            | "keep-alive"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-            | "http2-settings"
-    )
-}
-
-/// Credentials of the client for this Edge, and what only concerns this hop.
-fn is_private(name: &str) -> bool {
-    matches!(
-        name,
-        "authorization"
-            | "cookie"
-            | "x-api-key"
-            | "api-key"
-            | "x-goog-api-key"
-            | "expect"
-            | "host"
-            | "content-length"
-            | "origin"
-            | "referer"
-            | "x-iop-model"
-    ) || name.starts_with("proxy-")
-        || name.starts_with("access-control-")
-        || name.starts_with("sec-")
-}
-
-/// What holds for the provider's own host: a browser would keep it for this Edge's.
-fn is_about_its_host(name: &str) -> bool {
-    matches!(name, "set-cookie" | "alt-svc" | "strict-transport-security" | "clear-site-data")
-        || name.starts_with("access-control-")
 }
 
 fn is_named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
@@ -159,8 +113,7 @@ mod tests {
             ("x-api-key", "k"),
             ("api-key", "k"),
             ("proxy-authorization", "Basic x"),
-            ("connection", "keep-alive, X-Hop"),
-            ("x-hop", "1"),
+            ("connection", "keep-alive"),
             ("keep-alive", "timeout=5"),
             ("te", "trailers"),
             ("transfer-encoding", "chunked"),
@@ -168,29 +121,35 @@ mod tests {
             ("expect", "100-continue"),
             ("host", "127.0.0.1"),
             ("origin", "http://x"),
-            ("content-type", "application/json"),
-            ("x-custom", "stays"),
+            ("openai-organization", "org"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("x-iop-model", "m"),
+            ("x-custom", "1"),
+            ("content-type", "multipart/form-data; boundary=x"),
+            ("openai-beta", "assistants=v2"),
         ]);
+        let kept =
+            [("content-type", "multipart/form-data; boundary=x"), ("openai-beta", "assistants=v2")];
         assert_eq!(
             text(&for_provider(&client, false)),
-            [
-                ("content-type".to_owned(), "application/json".to_owned()),
-                ("x-custom".to_owned(), "stays".to_owned()),
-            ]
+            kept.map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
+    }
+
+    #[test]
+    fn a_header_that_the_client_ties_to_its_connection_stays_there_though_it_is_listed() {
+        let client =
+            map(&[("connection", "close, OpenAI-Beta"), ("openai-beta", "1"), ("accept", "*/*")]);
+        assert_eq!(text(&for_provider(&client, false)), [("accept".to_owned(), "*/*".to_owned())]);
     }
 
     #[test]
     fn a_looked_into_answer_is_asked_for_uncompressed() {
         let client = map(&[("accept-encoding", "gzip, br")]);
-        assert_eq!(
-            text(&for_provider(&client, true)),
-            [("accept-encoding".to_owned(), "identity".to_owned())]
-        );
-        assert_eq!(
-            text(&for_provider(&client, false)),
-            [("accept-encoding".to_owned(), "gzip, br".to_owned())]
-        );
+        for (identity, told) in [(true, "identity"), (false, "gzip, br")] {
+            let expected = [("accept-encoding".to_owned(), told.to_owned())];
+            assert_eq!(text(&for_provider(&client, identity)), expected);
+        }
     }
 
     #[test]
@@ -204,6 +163,8 @@ mod tests {
             Header::from_static("access-control-allow-origin", "*"),
             Header::from_static("set-cookie", "__cf_bm=1; Domain=.example"),
             Header::from_static("alt-svc", "h3=\":443\""),
+            Header::from_static("server", "uvicorn"),
+            Header::from_static("www-authenticate", "Bearer"),
             Header::from_static("x-ratelimit-remaining-requests", "0"),
         ];
         let kept = for_client(&provider);

@@ -49,7 +49,7 @@ async fn only_the_models_name_changes_in_a_request_and_its_framing_is_made_anew(
         .send(
             "POST /v1/chat/completions?api-version=1&a=%20&a=2 HTTP/1.1\r\nHost: localhost\r\n\
              Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n\
-             AUTHORIZATION: Bearer edge-token\r\nX-Api-Key: k\r\nCookie: c=1\r\nX-Custom: stays\r\n\
+             AUTHORIZATION: Bearer edge-token\r\nX-Api-Key: k\r\nCookie: c=1\r\nOpenAI-Beta: passes\r\nX-Custom: 1\r\n\
              Accept-Encoding: gzip\r\nConnection: X-Hop\r\nX-Hop: 1\r\nx-session-id: s-1\r\n\r\n\
              10\r\n{ \"min_p\" : 0.1 \r\n",
         )
@@ -72,13 +72,14 @@ async fn only_the_models_name_changes_in_a_request_and_its_framing_is_made_anew(
     assert_eq!(request.head.session_id.as_ref().unwrap().as_str(), "s-1");
     assert!(request.head.ends_within.unwrap().as_secs() > 500);
     assert!(request.head.first_progress_within.unwrap().as_secs() > 800);
-    assert_eq!(taken.header("x-custom").as_deref(), Some("stays"));
+    assert_eq!(taken.header("openai-beta").as_deref(), Some("passes"));
     assert_eq!(taken.header("content-type").as_deref(), Some("application/json"));
     assert_eq!(taken.header("accept-encoding").as_deref(), Some("identity"));
     for name in [
         "authorization",
         "x-api-key",
         "cookie",
+        "x-custom",
         "x-hop",
         "connection",
         "host",

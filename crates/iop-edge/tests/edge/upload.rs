@@ -58,14 +58,14 @@ async fn a_form_passes_byte_by_byte_but_for_the_models_name_and_has_its_new_leng
     let world = World::with(ALIAS).await;
     let mut node = world.node("box", vec![tunnel("p", &["org/whisper"], 1)]).await;
     for bytes in [0, 100, MIB] {
-        let mut client = post(&world, &[("x-custom", "stays")], form("alias", bytes)).await;
+        let mut client = post(&world, &[("openai-beta", "passes")], form("alias", bytes)).await;
         let taken = node.next().await;
         let expected = form("org/whisper", bytes);
         assert!(taken.body == expected, "{bytes}");
         assert_eq!(taken.tunnel().content_length, Some(expected.len() as u64));
         assert_eq!(taken.tunnel().path_and_query, PATH);
         assert_eq!(taken.header("content-type").as_deref(), Some(FORM.1));
-        assert_eq!(taken.header("x-custom").as_deref(), Some("stays"));
+        assert_eq!(taken.header("openai-beta").as_deref(), Some("passes"));
         taken.unary(200, "{\"text\":\"hello\"}").await;
         assert_eq!(client.head().await.unwrap().status, 200);
         assert_eq!(client.body().await.unwrap(), "{\"text\":\"hello\"}");
