@@ -267,10 +267,12 @@ impl Grants {
         }
         claims.validity.check(now_ms)?;
         if let Some(known) = self.known.get(&claims.id) {
-            return if (known.hash, known.encapsulation) == (hash, encapsulation) {
-                Ok(())
-            } else {
+            return if (known.hash, known.encapsulation) != (hash, encapsulation) {
                 Err(LeaseFault::GrantConflict)
+            } else if known.key.is_none() {
+                Err(LeaseFault::Revoked)
+            } else {
+                Ok(())
             };
         }
         if self.known.len() >= MAX_GRANTS {

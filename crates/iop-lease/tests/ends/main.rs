@@ -1,0 +1,5 @@
+//! Both ends of a link: what an Edge makes, and what a Node makes of it.
+
+mod both;
+mod grant;
+mod lease;
