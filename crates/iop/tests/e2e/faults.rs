@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use iop_testkit::http::{self, Client};
 use iop_testkit::script::Script;
-use iop_testkit::{ScriptedProvider, answer, kernel};
+use iop_testkit::{PATIENCE, ScriptedProvider, answer, kernel};
 use serde_json::{Value, json};
 
 use crate::support::{Apart, CHAT, MODEL, stream, streamed, unary};
@@ -56,7 +56,9 @@ nodes:
     // Others are served as if nothing were the matter, for as long as that lasts.
     let mut most = before;
     let mut slowest = Duration::ZERO;
+    let began = Instant::now();
     while group.edge.metric("iop_requests_in_flight").await > 0.0 {
+        assert!(began.elapsed() < PATIENCE, "somebody is borne with for ever");
         let asked = Instant::now();
         let (head, body) = http::post(group.edge.clients, CHAT, &streamed("calm")).await.unwrap();
         assert_eq!(head.status, 200);
@@ -79,6 +81,8 @@ nodes:
         let run = group.edge.run(head).await;
         assert_eq!(run["terminal"]["code"], "client_stalled", "{run}");
     }
+    // Its word would come behind what these clients do not read, and never be heard.
+    assert!(!node.output().contains("silent"), "{}", node.output());
     let log = provider.wait_until("the provider is rid of them", |log| log.in_flight() == 0).await;
     let floods = log.exchanges.iter().filter(|exchange| exchange.request.model() == "flood");
     for exchange in floods {
