@@ -7,8 +7,6 @@ mod answer;
 mod calm;
 mod works;
 
-use std::time::Duration;
-
 use iop_store::{TerminalKind, TerminalRecord};
 use iop_types::ErrorCode;
 
@@ -37,7 +35,7 @@ pub(crate) fn all(plan: &Plan, records: &Records, ledger: &Ledger) {
                 if call.end == CallEnd::Never && !plan.loses_clients() {
                     breaches.push((who.clone(), "did not end within its bound".to_owned()));
                 }
-                let found = call_breaches(number, call, &seen);
+                let found = call_breaches(number, call, &seen, ledger);
                 breaches.extend(found.into_iter().map(|what| (who.clone(), what)));
             }
             None => breaches.push((who, "never ended".to_owned())),
@@ -80,7 +78,7 @@ fn wrong_link(run: &RunSeen, ledger: &Ledger) -> Option<String> {
     let attempts = run.outcomes.iter().flat_map(|outcome| &outcome.attempts);
     attempts.into_iter().find_map(|it| {
         let told = wiretap::attempt(it.attempt.0, run.run_id.as_bytes());
-        let (meant, seen) = (it.generation.0, ledger.generation_of(&told)?);
+        let (meant, (seen, _)) = (it.generation.0, ledger.telling_of(&told)?);
         (meant != seen).then(|| format!("attempt {} of {meant} came on link {seen}", it.attempt))
     })
 }
@@ -98,7 +96,7 @@ fn fenced(run: &RunSeen, ledger: &Ledger) -> Option<String> {
     })
 }
 
-fn call_breaches(number: usize, call: &CallSeen, seen: &Seen) -> Vec<String> {
+fn call_breaches(number: usize, call: &CallSeen, seen: &Seen, ledger: &Ledger) -> Vec<String> {
     let mut breaches = Vec::new();
     let answer = match Answer::read(call) {
         Ok(answer) => answer,
@@ -109,8 +107,8 @@ fn call_breaches(number: usize, call: &CallSeen, seen: &Seen) -> Vec<String> {
     let outcome = run.and_then(|run| run.outcomes.first());
     if let (Some(run), Some(outcome), Some(first_byte)) = (run, outcome, call.first_byte) {
         for attempt in &outcome.attempts {
-            let sent = Duration::from_millis(attempt.sent_ms.unwrap_or_default());
-            if run.received + sent > first_byte + Duration::from_millis(1) {
+            let told = wiretap::attempt(attempt.attempt.0, run.run_id.as_bytes());
+            if ledger.telling_of(&told).is_some_and(|(_, sent)| sent > first_byte) {
                 breaches.push(format!("attempt {} after the first byte", attempt.attempt));
             }
         }

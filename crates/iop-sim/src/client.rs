@@ -26,6 +26,9 @@ use crate::world::ADMIN_PORT;
 
 /// How long a client that stops reading stays away: longer than the Edge bears it.
 const NEVER_READS: Duration = Duration::from_secs(25);
+/// What a client reads ahead of itself: with much more, one that reads slowly takes nothing for longer
+/// than the Edge bears, and then a lot.
+const READ_BUFFER: usize = 8 * 1024;
 /// How long an operator waits for an answer.
 const OPERATOR_WAITS: Duration = Duration::from_secs(10);
 /// What a client sends at once of a recording.
@@ -111,7 +114,10 @@ impl Clients {
             request = request.header("content-length", body.len());
         }
         let request = request.body(paced(body, wish))?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(self.dial().await?)).await?;
+        let (mut sender, connection) = http1::Builder::new()
+            .max_buf_size(READ_BUFFER)
+            .handshake(TokioIo::new(self.dial().await?))
+            .await?;
         let _connection = AbortOnDrop(tokio::task::spawn_local(async move {
             let _ = connection.await;
         }));

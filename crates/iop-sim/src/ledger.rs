@@ -21,7 +21,7 @@ struct Book {
     lines: Vec<Line>,
     log: Vec<u8>,
     violations: Vec<String>,
-    told: BTreeMap<String, u64>,
+    told: BTreeMap<String, (u64, Duration)>,
     /// Of each open end of a link: who it is, and how many answers it owes an end.
     owed: BTreeMap<u64, (&'static str, usize)>,
     seats: u64,
@@ -64,11 +64,11 @@ impl Ledger {
 
     /// Says whether this is new; what is told is for the comparison only and in no trace.
     pub(crate) fn is_new(&self, what: String, generation: u64) -> bool {
-        self.book().told.insert(what, generation).is_none()
+        self.book().told.insert(what, (generation, now())).is_none()
     }
 
-    /// Returns the generation under which something was told.
-    pub(crate) fn generation_of(&self, what: &str) -> Option<u64> {
+    /// Returns the generation under which something was told, and when.
+    pub(crate) fn telling_of(&self, what: &str) -> Option<(u64, Duration)> {
         self.book().told.get(what).copied()
     }
 

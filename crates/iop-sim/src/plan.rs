@@ -270,7 +270,7 @@ fn call(rng: &mut Rng, spread: u64) -> Call {
         bytes: if is_long { rng.usize(10_000..400_000) } else { 0 },
         manner: match rng.u32(..12) {
             0 | 1 => Manner::Leaves(millis(rng, 1..4000)),
-            2 => Manner::ReadsSlowly(millis(rng, 50..900)),
+            2 => Manner::ReadsSlowly(millis(rng, 50..300)),
             3 => Manner::StopsReading,
             4 => Manner::IsCancelled(millis(rng, 1..2500)),
             _ => Manner::Patient,

@@ -99,6 +99,9 @@ fn disturbed(plan: &Plan, seen: &Seen) -> Option<(String, String)> {
     // A look asks for health and list first, each over a new connection, and then for the token over
     // another; what came meanwhile it cannot know.
     let look = 4 * ways(plan);
+    // A long request has begun long before its provider has it whole.
+    let has_begun =
+        |served: &Served| plan.calls.get(served.call).is_some_and(|call| call.bytes == 0);
     seen.probes.iter().find_map(|&(provider, at)| {
         let recent = |time: &Duration| *time + STALL > at + ways(plan) && *time + look < at;
         let neighbour = seen.served.iter().find(|served| {
@@ -107,7 +110,8 @@ fn disturbed(plan: &Plan, seen: &Seen) -> Option<(String, String)> {
             served.provider == provider
                 && client == Some(Manner::Patient)
                 && served.ended.is_none_or(|ended| ended > at)
-                && (recent(&served.began) || served.progress.iter().any(recent))
+                && (has_begun(served) && recent(&served.began)
+                    || served.progress.iter().any(recent))
         })?;
         let what = format!("was asked for a token at {at:?}, while it wrote `{}`", neighbour.tag);
         Some((provider.to_owned(), what))

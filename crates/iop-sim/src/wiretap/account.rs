@@ -81,8 +81,8 @@ impl Account {
         if frame.stream_id == 0 {
             return self.written_on_link(message);
         }
-        self.heartbeats.look()?;
         self.written_on_stream(frame, message)?;
+        self.heartbeats.look()?;
         self.check_observation(message)?;
         let Some(head) = head(message) else { return Ok(()) };
         self.attempts.insert(frame.stream_id, of_head(head));
