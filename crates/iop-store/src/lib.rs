@@ -1,4 +1,4 @@
-//! Run history in SQLite, batched off the hot path.
+//! What hosts keep on disk: run history, batched off the hot path, and what managed mode must not lose.
 //!
 //! A host owns one [`DataDir`] and in it one history: [`EdgeHistory`] keeps every request with its
 //! attempts, [`NodeHistory`] the work of a Node. Writing is a push into a bounded queue that never
@@ -13,15 +13,20 @@
 //!
 //! What it costs is told by `examples/history_cost.rs`.
 //!
+//! [`ManagedStore`] is the opposite of a history: keys, identities and credentials in a file of their
+//! own, every change durable before it is answered, and refused when it cannot be written.
+//!
 //! This crate does not decide what is recorded; hosts do. Times come from the caller.
 //!
 //! Read next: [`record`] for what is kept, `queue.rs` and `writer.rs` for how it is written,
 //! `database.rs` for how a file is opened, mended and set aside, [`edge`] and [`node`] for the two
-//! histories.
+//! histories, [`managed`] and [`master_key`] for the other file.
 
 pub mod data_dir;
 pub mod edge;
 pub mod health;
+pub mod managed;
+pub mod master_key;
 pub mod node;
 pub mod query;
 pub mod record;
@@ -39,6 +44,7 @@ pub use iop_types::{Form, HealthEvidence, Ownership, StallPhase};
 pub use data_dir::{DataDir, DataDirError};
 pub use edge::EdgeHistory;
 pub use health::Health;
+pub use managed::ManagedStore;
 pub use node::NodeHistory;
 pub use query::{FindError, Query, ReadError};
 pub use record::{

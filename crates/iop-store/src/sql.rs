@@ -38,6 +38,12 @@ pub(crate) fn read_count(row: &Row<'_>, column: &str) -> rusqlite::Result<Option
     Ok(count.and_then(|count| u64::try_from(count).ok()))
 }
 
+/// Reads a number that is never negative.
+pub(crate) fn read_number(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
+    let number: i64 = row.get(column)?;
+    u64::try_from(number).map_err(|error| malformed(Type::Integer, error))
+}
+
 /// Reads the id of a run.
 pub(crate) fn read_id(row: &Row<'_>, column: &str) -> rusqlite::Result<RunId> {
     let bytes: [u8; 16] = row.get(column)?;
@@ -58,6 +64,36 @@ pub(crate) fn read_json<T>(
 pub(crate) fn read_time(row: &Row<'_>, column: &str) -> rusqlite::Result<jiff::Timestamp> {
     jiff::Timestamp::from_millisecond(row.get(column)?)
         .map_err(|error| malformed(Type::Integer, error))
+}
+
+/// Reads a time that may not have come.
+pub(crate) fn read_optional_time(
+    row: &Row<'_>,
+    column: &str,
+) -> rusqlite::Result<Option<jiff::Timestamp>> {
+    let time: Option<i64> = row.get(column)?;
+    time.map(|_| read_time(row, column)).transpose()
+}
+
+/// Writes a value as the word that serde gives it.
+pub(crate) fn word<T: serde::Serialize>(of: &T) -> rusqlite::Result<String> {
+    match serde_json::to_value(of).map_err(unwritable)? {
+        serde_json::Value::String(word) => Ok(word),
+        other => Err(Error::ToSqlConversionFailure(format!("`{other}` is no word").into())),
+    }
+}
+
+/// Reads a word, which must be known.
+pub(crate) fn to_word<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    serde_json::from_value(serde_json::Value::String(text))
+        .map_err(|error| malformed(Type::Text, error))
+}
+
+/// Reads a text of JSON, which must be there and right.
+pub(crate) fn to_json<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    serde_json::from_str(&text).map_err(|error| malformed(Type::Text, error))
 }
 
 fn malformed(what: Type, error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -11,3 +11,12 @@ pub(crate) fn serialize<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok,
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
+
+/// Writes a time that may not have come.
+#[expect(clippy::ref_option, reason = "serde calls it with a reference to the field")]
+pub(crate) fn optional<S: Serializer>(time: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => serialize(time, to),
+        None => to.serialize_none(),
+    }
+}
