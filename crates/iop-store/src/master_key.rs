@@ -294,10 +294,18 @@ impl KeyFile {
         self.directory.join(FILE)
     }
 
-    /// Puts the next key beside the present one.
-    pub(crate) fn stage(&self, key: &MasterKey) -> Result<(), KeyFileError> {
+    /// Puts the next key beside the present one, which is in use.
+    pub(crate) fn stage(&self, present: &MasterKey, key: &MasterKey) -> Result<(), KeyFileError> {
         let next = self.directory.join(NEXT);
-        // One that is left over was of no use: the store was opened without it.
+        // After a replacement that was cut off, the present key may lie in the other file alone.
+        let holds_present = read_text(&self.path(), true)
+            .map_err(|error| self.broken(io::Error::other(error)))?
+            .and_then(|text| MasterKey::from_text(&text).ok())
+            .is_some_and(|kept| kept.id() == present.id());
+        if !holds_present {
+            self.settle()?;
+        }
+        // One that is left over is of no use now: the present key is in its place.
         match fs::remove_file(&next) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

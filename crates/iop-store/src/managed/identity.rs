@@ -455,10 +455,11 @@ fn keep_certificate(
     Ok(())
 }
 
-/// A certificate that has ended needs no denying any more. Its key stays known, its text goes.
+/// Lets go of the text of certificates that have ended. Their keys stay known, and the void ones void:
+/// a clock that is set back revives none.
 fn forget_ended(change: &Change<'_>, name: &NodeId) -> Result<(), StoreError> {
     change.connection.execute(
-        "UPDATE certificates SET is_void = 0, certificate = x''
+        "UPDATE certificates SET certificate = x''
          WHERE identity = ? AND not_after < ? AND length(certificate) > 0",
         (name.as_str(), change.now()),
     )?;

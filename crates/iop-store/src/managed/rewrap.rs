@@ -73,7 +73,7 @@ impl ManagedStore {
                 return Err(RotateError::NotAFile { origin: keeper.found.source().to_string() });
             };
             let next = MasterKey::from_bytes(random()?);
-            file.stage(&next).map_err(RotateError::Stage)?;
+            file.stage(keeper.found.key(), &next).map_err(RotateError::Stage)?;
             let (id, vault) = keeper.change(&act, |change| rewrap(change, &next))?;
             keeper.vault = vault;
             keeper.found.replace(next);

@@ -466,6 +466,40 @@ async fn a_key_file_is_replaced_and_a_process_killed_in_between_finds_its_key() 
 }
 
 #[tokio::test]
+async fn the_key_in_use_is_never_lost_to_the_next_replacement() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join(FILE);
+    let found = crate::master_key::create(dir.path()).expect("creates");
+    let store = ManagedStore::initialise_at(&file, found, founding(), &act()).expect("initialises");
+    let key_file = dir.path().join(crate::master_key::FILE);
+    let old = std::fs::read(&key_file).expect("reads");
+    store.rotate_key_file(&act()).await.expect("rotates");
+    let present = std::fs::read(&key_file).expect("reads");
+    // As if the file could not be replaced: the key in use lies beside the old one.
+    std::fs::write(dir.path().join("master.key.next"), &present).expect("writes");
+    std::fs::write(&key_file, &old).expect("writes");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(dir.path().join("master.key.next"), private).expect("private");
+    }
+    // A change that fails after the next key was put there.
+    store
+        .ask(|keeper| {
+            Ok::<_, StoreError>(keeper.connection.execute_batch("PRAGMA query_only = 1")?)
+        })
+        .await
+        .expect("set");
+    store.rotate_key_file(&act()).await.expect_err("read-only");
+    assert_eq!(std::fs::read(&key_file).expect("reads"), present);
+    store.close().await;
+    let none = crate::master_key::Environment::default();
+    let found = crate::master_key::find(dir.path(), &none).expect("found");
+    ManagedStore::open_at(&file, found).expect("opens with the key in use");
+}
+
+#[tokio::test]
 async fn a_log_that_was_tampered_with_is_found() {
     // Founding a group leaves four entries.
     for (sql, broken) in [
