@@ -92,6 +92,15 @@ impl PeerIdentity {
     }
 }
 
+/// Returns whom a certificate names, whatever its group and kind: what a Node that joins can know.
+///
+/// # Errors
+/// It names no identity.
+pub fn subject(leaf: &[u8]) -> Result<SpiffeId, IdentityError> {
+    let (_, certificate) = X509Certificate::from_der(leaf).map_err(|_| IdentityError::Malformed)?;
+    name(&certificate)
+}
+
 /// Returns the pin of a certificate's key.
 ///
 /// # Errors

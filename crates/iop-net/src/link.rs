@@ -11,8 +11,10 @@
 //!      └───────────── wake ─────────────────┘
 //! ```
 //!
-//! Plaintext links live on loopback only: [`LinkServer::serve`] and [`supervise`] refuse every other
-//! address, because between machines a link needs managed mode.
+//! A link is secured by TLS ([`LinkServer::secured`], [`supervise_secured`]) or it lives on loopback:
+//! [`LinkServer::serve`] and [`supervise`] refuse every other address. The choice is the host's and is
+//! not negotiated. What came over TLS is read only once the peer is known to be a member whom the
+//! [`Gate`] lets in.
 //!
 //! Read next: [`server`] for the Edge's side, [`supervisor`] for the Node's, then `driver` beneath both.
 
@@ -26,9 +28,14 @@ mod transport;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use iop_identity::PeerIdentity;
 use iop_types::{CloseReason, Generation, NodeId};
 use iop_wire::v1;
+
+use crate::socket::Socket;
+use crate::tls::{Channel, HandshakeError};
 
 pub use edge::{EdgeCommand, EdgeLink, EdgeStream};
 pub use iop_link::credit::REQUEST_WINDOW;
@@ -37,7 +44,7 @@ pub use iop_link::{
 };
 pub use node::{AnswerSender, BodyReceiver, Cancelled, NodeCommand, NodeLink, NodeRequest};
 pub use server::{LinkServer, LinkServerConfig};
-pub use supervisor::{FatalLink, SupervisorConfig, supervise, supervise_over};
+pub use supervisor::{FatalLink, SupervisorConfig, supervise, supervise_over, supervise_secured};
 pub use transport::{PlaintextRefused, require_loopback};
 
 /// A future in a box, for traits that hosts implement.
@@ -74,8 +81,31 @@ pub trait EdgeHost: Send + Sync + 'static {
     fn closed(&self, node: &NodeId, generation: Generation, reason: CloseReason);
 }
 
+/// What a secured link server asks of the Edge that owns it. No method but `enrol` may wait.
+pub trait Gate: Send + Sync + 'static {
+    /// Decides whether this member, whose certificate is in order, may still come in: called before
+    /// anything of it is read, and again when it registers.
+    ///
+    /// # Errors
+    /// It is told the reason and the connection ends. `IdentityRevoked` makes its process stop.
+    fn admit(&self, address: SocketAddr, peer: &PeerIdentity) -> Result<(), v1::RegisterRefused>;
+
+    /// Serves somebody who wants to join and of whom nothing is known. The future is dropped when the
+    /// server stops; it has to bound its own time.
+    fn enrol(&self, address: SocketAddr, socket: Socket) -> BoxFuture<'_, ()>;
+
+    /// Hears of a connection that was closed because its peer is no member, for the audit log.
+    fn refused(&self, address: SocketAddr, error: &HandshakeError);
+}
+
 /// What a link asks of the Node that owns it.
 pub trait NodeHost: Send + Sync + 'static {
+    /// The Edge proved who it is; called before anything is sent over a secured link, so that what
+    /// [`Self::configure`] prepares can be bound to this link.
+    fn secured(&self, channel: &Arc<Channel>) {
+        let _ = channel;
+    }
+
     /// Builds and starts the adapters of this configuration; says what is served. The future is
     /// dropped when the link ends first; its `generation` is filled in by the link.
     fn configure(&self, registered: v1::Registered) -> BoxFuture<'_, v1::NodeReadyRequest>;

@@ -30,7 +30,7 @@ use crate::net::BoxFuture;
 #[derive(Clone, Debug)]
 pub struct Socket(Arc<dyn Transport>);
 
-/// What carries the bytes of a [`Socket`]: TCP, or a simulation of it.
+/// What carries the bytes of a [`Socket`]: TCP, a simulation of it, or TLS over either.
 pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// Reads what is there.
     fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
@@ -48,8 +48,18 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// Completes when the peer ended its sending side or reset, whatever is still unread.
     fn closed(self: Arc<Self>) -> BoxFuture<'static, ()>;
 
-    /// Ends our sending side; the peer sees the end of our bytes.
+    /// Hands on what was taken and is still held here. TCP holds nothing.
+    fn poll_flush(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends our sending side; the peer sees the end of our bytes. What is still held here may be lost.
     fn shutdown_write(&self) -> io::Result<()>;
+
+    /// As [`Self::shutdown_write`], behind all that is held here.
+    fn poll_shutdown(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.shutdown_write())
+    }
 
     /// Makes the coming close a reset.
     fn reset_on_close(&self);
@@ -93,6 +103,16 @@ impl Socket {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.0.poll_write_vectored(cx, bufs)
+    }
+
+    /// Hands on what was taken by a write and is still held by the transport (TLS).
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_flush(cx)
+    }
+
+    /// As [`Self::shutdown_write`], once the transport holds nothing any more.
+    pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_shutdown(cx)
     }
 
     /// Asks the transport itself, not what the reactor has seen so far, whether a read would return
@@ -176,12 +196,12 @@ impl AsyncWrite for Socket {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.0.shutdown_write())
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_shutdown(cx)
     }
 }
 

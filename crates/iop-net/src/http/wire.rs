@@ -281,8 +281,18 @@ impl AsyncWrite for Wire {
 
     /// Hyper flushes once its own buffer is empty.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.0.lock();
-        if !state.fenced && state.written > 0 {
+        let state = &mut *self.0.lock();
+        if state.fenced {
+            return Poll::Ready(Ok(()));
+        }
+        let cx = &mut Context::from_waker(&state.waker);
+        match state.connection.socket.poll_flush(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(())) => {}
+            // The read side tells.
+            Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
+        }
+        if state.written > 0 {
             state.body = match state.body {
                 Sent::Ended => Sent::HandedOver,
                 Sent::AllSoFar => Sent::Starved,

@@ -9,6 +9,7 @@
 //! A timer that has run out is judged only when nothing that had arrived is unread: an answer that lies in the socket
 //! while the process was not running must count.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use iop_link::Role;
 use iop_link::outbox::MAX_BATCH;
-use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
 use tokio::time::Sleep;
 
 use super::shared::{Shared, now, wake};
@@ -56,8 +57,12 @@ pub(super) struct Driver<R: Role> {
     armed: Option<Instant>,
     /// Bytes read since the timer ran out.
     overdue: Option<usize>,
+    /// Whether the socket may hold something that it took (TLS).
+    unflushed: bool,
     /// Whether nothing can come any more.
     peer_ended: bool,
+    /// What the socket said when it failed.
+    failure: Option<io::Error>,
 }
 
 impl<R: Role> Driver<R> {
@@ -74,8 +79,15 @@ impl<R: Role> Driver<R> {
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
             overdue: None,
+            unflushed: false,
             peer_ended: false,
+            failure: None,
         }
+    }
+
+    /// Takes what the socket said when it failed, if it did.
+    pub(super) fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 
     /// Drives the link until the machine has something to tell. Cancel safe. After the output that
@@ -93,7 +105,7 @@ impl<R: Role> Driver<R> {
 
     async fn farewell(&mut self) {
         std::future::poll_fn(|cx| self.poll_flush(cx)).await;
-        if self.socket.shutdown_write().is_err() {
+        if self.socket.shutdown().await.is_err() {
             return;
         }
         // Bytes that lie unread would make the close a reset, which can overtake our reason.
@@ -117,7 +129,8 @@ impl<R: Role> Driver<R> {
                 (inner.link.poll_timeout(), inner.link.has_full_batch())
             };
             let read = self.poll_read(cx).is_ready();
-            let may_write = self.gathered || is_full || self.written < self.batch.len();
+            let may_write =
+                self.gathered || is_full || self.unflushed || self.written < self.batch.len();
             let wrote = may_write && self.poll_write(cx).is_ready();
             let judged = self.poll_timer(cx, deadline, read);
             if !(read || wrote || judged || self.shared.lock().link.has_output()) {
@@ -161,8 +174,9 @@ impl<R: Role> Driver<R> {
                 }
                 inner.link.handle_read(now(), &mut self.read);
             }
-            Err(_) => {
+            Err(error) => {
                 self.peer_ended = true;
+                self.failure = Some(error);
                 inner.link.handle_lost(now());
             }
         }
@@ -178,12 +192,13 @@ impl<R: Role> Driver<R> {
         loop {
             if self.written == self.batch.len() && !self.fill() {
                 self.gathered = false;
-                return progress;
+                return if self.flush(cx) { progress } else { Poll::Ready(()) };
             }
             let rest = &self.batch[self.written..];
             match Pin::new(&mut self.socket).poll_write(cx, rest) {
                 Poll::Ready(Ok(bytes @ 1..)) => {
                     self.written += bytes;
+                    self.unflushed = true;
                     self.write_room = if bytes < rest.len() {
                         MAX_BATCH
                     } else if bytes > self.write_room / 2 {
@@ -206,6 +221,22 @@ impl<R: Role> Driver<R> {
         }
     }
 
+    /// Lets the socket hand on what it took; says whether it lives.
+    fn flush(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.unflushed {
+            return true;
+        }
+        match self.socket.poll_flush(cx) {
+            Poll::Ready(Ok(())) => self.unflushed = false,
+            Poll::Ready(Err(_)) => {
+                self.lost();
+                return false;
+            }
+            Poll::Pending => self.shared.lock().write_blocked = true,
+        }
+        true
+    }
+
     /// Takes the next batch; says whether there is one.
     fn fill(&mut self) -> bool {
         self.batch.clear();
@@ -221,6 +252,7 @@ impl<R: Role> Driver<R> {
 
     fn lost(&mut self) {
         self.peer_ended = true;
+        self.unflushed = false;
         self.batch.clear();
         self.written = 0;
         let mut inner = self.shared.lock();
@@ -270,7 +302,8 @@ impl<R: Role> Driver<R> {
                 Ok(0) | Err(_) => return Poll::Ready(()),
             }
         }
-        Poll::Ready(())
+        // A failure shows with what comes next.
+        self.socket.poll_flush(cx).map(drop)
     }
 }
 

@@ -13,6 +13,7 @@ use iop_wire::{EventJoiner, v1};
 use super::LinkServerConfig;
 use super::shared::{Shared, Wait, now};
 use crate::memory::{Budget, Share};
+use crate::tls::Channel;
 
 /// A ready link, as the Edge holds it. Clones are handles of the same link.
 #[derive(Clone)]
@@ -20,6 +21,7 @@ pub struct EdgeLink {
     shared: Arc<Shared<Edge>>,
     node: NodeId,
     generation: Generation,
+    channel: Option<Arc<Channel>>,
     max_run_event: usize,
     memory: Budget,
 }
@@ -29,10 +31,11 @@ impl EdgeLink {
         shared: Arc<Shared<Edge>>,
         node: NodeId,
         generation: Generation,
+        channel: Option<Arc<Channel>>,
         config: &LinkServerConfig,
     ) -> Self {
         let max_run_event = usize::try_from(config.limits.max_run_event).unwrap_or(usize::MAX);
-        Self { shared, node, generation, max_run_event, memory: config.memory.clone() }
+        Self { shared, node, generation, channel, max_run_event, memory: config.memory.clone() }
     }
 
     /// Returns the Node at the other end.
@@ -43,6 +46,16 @@ impl EdgeLink {
     /// Returns the number that the Edge minted for this link.
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// Returns who the Node proved to be and the link's secret; `None` on a plaintext link.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.channel.as_ref()
+    }
+
+    /// Ends the link at once: its streams end with `reason`, and the Node is told nothing else.
+    pub fn fence(&self, reason: CloseReason) {
+        self.shared.with_driver(|link| link.fence(now(), reason));
     }
 
     /// Opens a stream for a request that was granted under `generation` and queues its head. This is

@@ -11,17 +11,28 @@ use iop_types::{CloseReason, Generation};
 use iop_wire::v1;
 
 use super::shared::{Shared, Wait};
+use crate::tls::Channel;
 
 /// A link, as the Node holds it.
 #[derive(Clone)]
 pub struct NodeLink {
     shared: Arc<Shared<Node>>,
     generation: Generation,
+    channel: Option<Arc<Channel>>,
 }
 
 impl NodeLink {
-    pub(super) fn new(shared: Arc<Shared<Node>>, generation: Generation) -> Self {
-        Self { shared, generation }
+    pub(super) fn new(
+        shared: Arc<Shared<Node>>,
+        generation: Generation,
+        channel: Option<Arc<Channel>>,
+    ) -> Self {
+        Self { shared, generation, channel }
+    }
+
+    /// Returns who the Edge proved to be and the link's secret; `None` on a plaintext link.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.channel.as_ref()
     }
 
     /// Returns the link's generation.

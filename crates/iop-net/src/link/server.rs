@@ -1,6 +1,7 @@
 //! Accepts links, mints generations, settles takeovers.
 
 mod desk;
+mod entrance;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,16 +16,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use self::desk::{Claim, Desk, Verdict};
+use self::entrance::Security;
 use super::driver::Driver;
 use super::shared::{Shared, now};
-use super::transport::{PlaintextRefused, prepare, require_loopback};
-use super::{EdgeHost, EdgeLink};
+use super::transport::{PlaintextRefused, require_loopback};
+use super::{EdgeHost, EdgeLink, Gate};
 use crate::memory::Budget;
 use crate::net::Listener;
 use crate::socket::Socket;
-
-/// Connections at once, registered or not; more are closed unread.
-const MAX_CONNECTIONS: usize = 4096;
+use crate::tls::{Channel, EdgeTls};
 
 /// Wait after an accept that failed for lack of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -44,31 +44,44 @@ pub struct LinkServerConfig {
 pub struct LinkServer {
     config: LinkServerConfig,
     host: Arc<dyn EdgeHost>,
+    security: Option<Security>,
 }
 
 impl LinkServer {
     /// Makes a server that asks `host`.
     pub fn new(config: LinkServerConfig, host: Arc<dyn EdgeHost>) -> Self {
-        Self { config, host }
+        Self { config, host, security: None }
+    }
+
+    /// Lets in only members of the group, over TLS, from wherever they come; `gate` hears of
+    /// everybody else and serves those that want to join. Without this, links are in plaintext and on
+    /// loopback only.
+    #[must_use]
+    pub fn secured(mut self, tls: Arc<EdgeTls>, gate: Arc<dyn Gate>) -> Self {
+        self.security = Some(Security { tls, gate });
+        self
     }
 
     /// Accepts links until `shutdown` is cancelled, then drains every link for `drain` at most.
     /// Dropping the future ends every link at once, without a word to the host.
     ///
     /// # Errors
-    /// Fails at once when the listener can be reached from other machines.
+    /// Fails at once when the listener can be reached from other machines and is not secured.
     pub async fn serve(
         self,
         mut listener: impl Listener,
         shutdown: CancellationToken,
         drain: Duration,
     ) -> Result<(), PlaintextRefused> {
-        if let Ok(address) = listener.local_addr() {
+        if self.security.is_none()
+            && let Ok(address) = listener.local_addr()
+        {
             require_loopback(address)?;
         }
         let server = Arc::new(Server {
             config: self.config,
             host: self.host,
+            security: self.security,
             desk: Desk::default(),
             shutdown,
             drain,
@@ -81,8 +94,8 @@ impl LinkServer {
                 Some(ended) = links.join_next() => log_panic(ended),
                 accepted = std::future::poll_fn(|cx| listener.poll_accept(cx)) => match accepted {
                     Ok((socket, peer)) => {
-                        if let Some(socket) = admissible(socket, peer, links.len()) {
-                            links.spawn(Arc::clone(&server).run(socket, peer));
+                        if let Some(socket) = server.admissible(socket, peer, links.len()) {
+                            links.spawn(Arc::clone(&server).serve(socket, peer));
                         }
                     }
                     Err(error) => {
@@ -100,20 +113,6 @@ impl LinkServer {
     }
 }
 
-fn admissible(socket: Socket, peer: SocketAddr, connections: usize) -> Option<Socket> {
-    let problem = if let Err(refused) = require_loopback(peer) {
-        refused.to_string()
-    } else if connections >= MAX_CONNECTIONS {
-        format!("{MAX_CONNECTIONS} connections are open already")
-    } else if let Err(error) = prepare(&socket) {
-        error.to_string()
-    } else {
-        return Some(socket);
-    };
-    warn!(%peer, problem, "refused a connection to the link listener");
-    None
-}
-
 fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
@@ -125,6 +124,7 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
 struct Server {
     config: LinkServerConfig,
     host: Arc<dyn EdgeHost>,
+    security: Option<Security>,
     desk: Desk,
     shutdown: CancellationToken,
     drain: Duration,
@@ -138,7 +138,7 @@ enum Seat {
 }
 
 impl Server {
-    async fn run(self: Arc<Self>, socket: Socket, peer: SocketAddr) {
+    async fn run(self: Arc<Self>, socket: Socket, peer: SocketAddr, channel: Option<Arc<Channel>>) {
         let link = Link::accept(now(), self.config.boot_id, self.config.limits);
         let shared = Arc::new(Shared::new(link));
         let mut driver = Driver::new(Arc::clone(&shared), socket);
@@ -155,9 +155,11 @@ impl Server {
                 verdict = verdict(&mut seat) => seat = self.seated(&shared, seat, verdict),
                 output = driver.next() => match output {
                     Output::Register(request) => {
-                        seat = self.register(&shared, peer, &request);
+                        seat = self.register(&shared, peer, channel.as_deref(), &request);
                     }
-                    Output::Ready(ready) => self.ready(&shared, &mut seat, ready),
+                    Output::Ready(ready) => {
+                        self.ready(&shared, &mut seat, channel.as_ref(), ready);
+                    }
                     Output::Status(status) => {
                         if let Some(link) = up(&seat) {
                             self.host.status(link, status);
@@ -190,10 +192,13 @@ impl Server {
         &self,
         shared: &Arc<Shared<iop_link::edge::Edge>>,
         peer: SocketAddr,
+        channel: Option<&Channel>,
         request: &v1::RegisterRequest,
     ) -> Seat {
         let node = NodeId::from(request.node_id.as_str());
-        match (self.host.admit(peer, request), InstanceId::from_slice(&request.instance_id)) {
+        let admitted =
+            self.identified(peer, channel, request).and_then(|()| self.host.admit(peer, request));
+        match (admitted, InstanceId::from_slice(&request.instance_id)) {
             (Ok(config), Ok(instance)) => {
                 let claim = self.desk.claim(node.clone(), instance, Arc::clone(shared));
                 Seat::Claimed { node, claim, config }
@@ -246,10 +251,13 @@ impl Server {
         &self,
         shared: &Arc<Shared<iop_link::edge::Edge>>,
         seat: &mut Seat,
+        channel: Option<&Arc<Channel>>,
         ready: v1::NodeReadyRequest,
     ) {
         let Seat::Held { node, generation, link } = seat else { return };
-        let handle = EdgeLink::new(Arc::clone(shared), node.clone(), *generation, &self.config);
+        let shared = Arc::clone(shared);
+        let handle =
+            EdgeLink::new(shared, node.clone(), *generation, channel.cloned(), &self.config);
         *link = Some(handle.clone());
         self.host.ready(handle, ready);
     }

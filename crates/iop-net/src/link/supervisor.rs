@@ -1,26 +1,26 @@
 //! The Node's one owner of dialling, waiting, dialling again and stopping.
 
+mod carrier;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iop_link::Link;
-use iop_link::backoff::Backoff;
+use iop_link::backoff::{Backoff, UNSUPPORTED};
 use iop_link::node::Output;
 use iop_types::{CloseReason, CommandKind, InstanceId, NodeId};
 use iop_wire::{PROTOCOL_VERSION, v1};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::carrier::{Carrier, DialError, Line};
 use super::driver::Driver;
 use super::shared::{Shared, now};
-use super::transport::{PlaintextRefused, prepare, require_loopback};
+use super::transport::PlaintextRefused;
 use super::{BoxFuture, NodeCommand, NodeHost, NodeLink, NodeRequest};
 use crate::net::{Net, TokioNet};
-use crate::socket::Socket;
-
-/// How long one address may take to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::tls::{HandshakeError, NodeTls};
 
 /// Who a Node is when it dials.
 #[derive(Debug, Clone)]
@@ -75,24 +75,55 @@ pub async fn supervise_over(
     host: Arc<dyn NodeHost>,
     shutdown: CancellationToken,
 ) -> Result<(), FatalLink> {
+    supervise_as(Carrier::Plaintext, net, config, host, shutdown).await
+}
+
+/// As [`supervise`], for a Node that has an identity: over TLS, to wherever its Edge is, and never in
+/// plaintext.
+///
+/// # Errors
+/// As [`supervise`].
+pub async fn supervise_secured(
+    net: Arc<dyn Net>,
+    tls: Arc<NodeTls>,
+    config: SupervisorConfig,
+    host: Arc<dyn NodeHost>,
+    shutdown: CancellationToken,
+) -> Result<(), FatalLink> {
+    supervise_as(Carrier::Tls(tls), net, config, host, shutdown).await
+}
+
+async fn supervise_as(
+    carrier: Carrier,
+    net: Arc<dyn Net>,
+    config: SupervisorConfig,
+    host: Arc<dyn NodeHost>,
+    shutdown: CancellationToken,
+) -> Result<(), FatalLink> {
     let (name, port) = split_address(&config.edge)?;
     let mut backoff = Backoff::new(seed(&config.instance));
     loop {
-        let socket = tokio::select! {
+        let line = tokio::select! {
             biased;
             () = shutdown.cancelled() => return Ok(()),
-            socket = dial(&*net, name, port) => socket,
+            line = carrier.dial(&*net, name, port) => line,
         };
-        let ended = match socket {
-            Ok(socket) => run(socket, &config, &host, &shutdown).await,
+        let ended = match line {
+            Ok(line) => run(line, &config, &host, &shutdown).await,
             Err(DialError::Plaintext(refused)) => return Err(refused.into()),
             Err(DialError::Unreachable(message)) => Ended::before_up(message),
+            Err(DialError::Handshake(error)) => Ended::by_handshake(&error),
         };
         if shutdown.is_cancelled() {
             return Ok(());
         }
         if ended.reason == CloseReason::IdentityRevoked {
-            return Err(FatalLink::IdentityRevoked(ended.message));
+            let message = ended.message;
+            return Err(FatalLink::IdentityRevoked(if message.is_empty() {
+                "invite it anew to let it in again (`iop nodes invite`)".to_owned()
+            } else {
+                message
+            }));
         }
         let wait = backoff.wait(ended.reason, ended.up_for, ended.retry_after);
         ended.log(wait);
@@ -128,11 +159,26 @@ impl Ended {
     fn before_up(message: String) -> Self {
         Self { reason: CloseReason::ConnectionLost, message, up_for: None, retry_after: None }
     }
+
+    /// Between two that do not accept each other nothing changes by itself.
+    fn by_handshake(error: &HandshakeError) -> Self {
+        let reason = if error.is_revoked() {
+            CloseReason::IdentityRevoked
+        } else {
+            CloseReason::ConnectionLost
+        };
+        Self {
+            reason,
+            message: error.to_string(),
+            up_for: None,
+            retry_after: error.is_verdict().then_some(UNSUPPORTED),
+        }
+    }
 }
 
 /// Runs one link from its registration to its end.
 async fn run(
-    socket: Socket,
+    line: Line,
     config: &SupervisorConfig,
     host: &Arc<dyn NodeHost>,
     shutdown: &CancellationToken,
@@ -147,6 +193,10 @@ async fn run(
         commands: CommandKind::ALL.iter().map(|kind| v1::CommandKind::from(*kind).into()).collect(),
     };
     let shared = Arc::new(Shared::new(Link::dial(now(), request)));
+    let Line { socket, channel } = line;
+    if let Some(channel) = &channel {
+        host.secured(channel);
+    }
     let mut driver = Driver::new(Arc::clone(&shared), socket);
     let mut configuring: Option<BoxFuture<'_, v1::NodeReadyRequest>> = None;
     let mut refused: Option<v1::RegisterRefused> = None;
@@ -170,7 +220,7 @@ async fn run(
                 Output::Up => {
                     let generation = shared.lock().link.generation().unwrap_or_default();
                     info!(%generation, "linked to the edge");
-                    let link = NodeLink::new(Arc::clone(&shared), generation);
+                    let link = NodeLink::new(Arc::clone(&shared), generation, channel.clone());
                     host.link_up(link.clone());
                     up = Some((link, now()));
                 }
@@ -187,7 +237,12 @@ async fn run(
     if let Some((link, _)) = &up {
         host.link_down(link.generation(), reason);
     }
+    let failure = driver.failure().map(HandshakeError::from);
     driver.finish().await;
+    // In TLS 1.3 an Edge that does not accept this end says so after our handshake is over.
+    if let (None, Some(error @ HandshakeError::Refused(_))) = (&up, &failure) {
+        return Ended::by_handshake(error);
+    }
     let retry_after = refused.as_ref().map_or(0, |refused| refused.retry_after_ms);
     Ended {
         reason,
@@ -204,33 +259,6 @@ async fn configured(
         Some(configuring) => configuring.await,
         None => std::future::pending().await,
     }
-}
-
-enum DialError {
-    /// Trying again may help.
-    Unreachable(String),
-    Plaintext(PlaintextRefused),
-}
-
-/// Connects to the first address that answers. Every address has to be a loopback one: a name that
-/// also leads elsewhere is not meant for this machine.
-async fn dial(net: &dyn Net, name: &str, port: u16) -> Result<Socket, DialError> {
-    let resolved = net.resolve(name, port).await;
-    let addresses =
-        resolved.map_err(|error| DialError::Unreachable(format!("cannot resolve: {error}")))?;
-    let mut problem = "the name of the edge has no address".to_owned();
-    for address in addresses {
-        require_loopback(address).map_err(DialError::Plaintext)?;
-        match tokio::time::timeout(CONNECT_TIMEOUT, net.connect(address)).await {
-            Ok(Ok(socket)) => match prepare(&socket) {
-                Ok(()) => return Ok(socket),
-                Err(error) => problem = error.to_string(),
-            },
-            Ok(Err(error)) => problem = format!("cannot connect to {address}: {error}"),
-            Err(_) => problem = format!("cannot connect to {address}: no answer"),
-        }
-    }
-    Err(DialError::Unreachable(problem))
 }
 
 fn split_address(edge: &str) -> Result<(&str, u16), FatalLink> {

@@ -2,6 +2,7 @@
 
 mod birth;
 mod network;
+mod secured;
 mod sockets;
 mod streams;
 mod support;

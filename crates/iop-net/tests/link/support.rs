@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use iop_net::link::{
-    Answer, BoxFuture, EdgeHost, EdgeLink, FatalLink, LinkServer, LinkServerConfig, NodeCommand,
-    NodeHost, NodeLink, NodeRequest, PlaintextRefused, RequestMessage, StreamError,
-    SupervisorConfig, supervise_over,
+    Answer, BoxFuture, EdgeHost, EdgeLink, FatalLink, Gate, LinkServer, LinkServerConfig,
+    NodeCommand, NodeHost, NodeLink, NodeRequest, PlaintextRefused, RequestMessage, StreamError,
+    SupervisorConfig, supervise_over, supervise_secured,
 };
 use iop_net::memory::Budget;
+use iop_net::tls::{EdgeTls, NodeTls};
 use iop_types::{CloseReason, CommandFrame, CommandId, EdgeBootId, Generation, InstanceId, NodeId};
 use iop_wire::answer::command_frame;
 use iop_wire::v1::{self, provider_tunnel_frame};
@@ -99,16 +100,28 @@ impl Edge {
     }
 
     pub(crate) fn start_on(listener: TcpListener) -> Self {
+        Self::start_as(listener, |server| server)
+    }
+
+    pub(crate) fn start_secured(
+        listener: TcpListener,
+        tls: Arc<EdgeTls>,
+        gate: Arc<dyn Gate>,
+    ) -> Self {
+        Self::start_as(listener, |server| server.secured(tls, gate))
+    }
+
+    fn start_as(listener: TcpListener, change: impl FnOnce(LinkServer) -> LinkServer) -> Self {
         let limits = v1::Limits::standard();
         let net = Arc::new(CountingNet::default());
         let address = listener.local_addr().expect("bound");
         let (sender, told) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();
         let boot_id = EdgeBootId::from_slice(&[9; 16]).expect("16 bytes");
-        let server = LinkServer::new(
+        let server = change(LinkServer::new(
             LinkServerConfig { boot_id, limits, memory: Budget::new(usize::MAX) },
             Arc::new(RecordingEdge(sender)),
-        );
+        ));
         let task = tokio::spawn(server.serve(net.listener(listener), shutdown.clone(), PATIENCE));
         Self { address, told, shutdown, task, net }
     }
@@ -136,6 +149,14 @@ impl Edge {
                 () = node.reached(|state| *state == LinkState::Up(link.generation())) => return link,
                 told = self.told.recv() => assert!(matches!(told, Some(Told::Closed(..)))),
             }
+        }
+    }
+
+    /// Waits for the end of a link whose Node said before that it drains.
+    pub(crate) async fn closed_after_draining(&mut self) -> CloseReason {
+        match self.told().await {
+            Told::Draining => self.closed().await.1,
+            other => panic!("expected a drain, was told {other:?}"),
         }
     }
 
@@ -215,6 +236,25 @@ impl Node {
         instance: [u8; 16],
         handler: Handler,
     ) -> Self {
+        Self::start_over(edge, name, instance, handler, None)
+    }
+
+    pub(crate) fn start_secured(
+        edge: SocketAddr,
+        name: &str,
+        tls: Arc<NodeTls>,
+        handler: Handler,
+    ) -> Self {
+        Self::start_over(edge, name, [1; 16], handler, Some(tls))
+    }
+
+    fn start_over(
+        edge: SocketAddr,
+        name: &str,
+        instance: [u8; 16],
+        handler: Handler,
+        tls: Option<Arc<NodeTls>>,
+    ) -> Self {
         let host =
             Arc::new(TestNode { handler, links: watch::Sender::default(), up: Mutex::default() });
         let shutdown = CancellationToken::new();
@@ -226,8 +266,16 @@ impl Node {
             drain: PATIENCE,
         };
         let net = Arc::new(CountingNet::default());
-        let work = supervise_over(net.clone(), config, host.clone(), shutdown.clone());
-        Self { host, shutdown, task: tokio::spawn(work), net }
+        let (given, asked, stop) = (net.clone(), host.clone(), shutdown.clone());
+        let task = match tls {
+            None => tokio::spawn(supervise_over(given, config, asked, stop)),
+            Some(tls) => tokio::spawn(supervise_secured(given, tls, config, asked, stop)),
+        };
+        Self { host, shutdown, task, net }
+    }
+
+    pub(crate) fn has_reached(&self, state: impl Fn(&LinkState) -> bool) -> bool {
+        self.host.links.borrow().iter().any(state)
     }
 
     pub(crate) async fn reached(&self, state: impl Fn(&LinkState) -> bool) {
