@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use iop_execution::ProbeOutcome;
 use iop_net::http::{Body, Call, CallError, Head, Request};
+use iop_net::tls::HandshakeError;
 use tokio::time::Instant;
 
 use crate::server::Server;
@@ -179,9 +180,12 @@ async fn answer(
 /// What a failed exchange says: refused or cut off is down; our own mistakes say nothing.
 const fn lost(error: &CallError) -> Finding {
     match error {
-        CallError::Connect { .. } | CallError::Lost { .. } | CallError::Truncated { .. } => {
-            Finding::Bad
-        }
+        // A machine without CA certificates can say nothing of a provider.
+        CallError::Tls { source: HandshakeError::NoRoots(_), .. } => Finding::Nothing,
+        CallError::Connect { .. }
+        | CallError::Tls { .. }
+        | CallError::Lost { .. }
+        | CallError::Truncated { .. } => Finding::Bad,
         CallError::ConnectTimeout { .. } | CallError::Resolve { .. } => Finding::Silence,
         CallError::Request { .. }
         | CallError::Egress { .. }
@@ -206,6 +210,14 @@ fn says_loading(body: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_provider_that_fails_tls_is_down_unless_this_machine_can_verify_nobody() {
+        let lost = |source| lost(&CallError::Tls { authority: "api.example:443".into(), source });
+        assert!(matches!(lost(HandshakeError::Expired), Finding::Bad));
+        assert!(matches!(lost(HandshakeError::NotTls), Finding::Bad));
+        assert!(matches!(lost(HandshakeError::NoRoots(String::new())), Finding::Nothing));
+    }
 
     const ALL: [Option<Finding>; 5] = [
         None,

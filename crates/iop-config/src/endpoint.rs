@@ -6,14 +6,38 @@ use std::str::FromStr;
 
 use iop_types::host::{Host, HostError, Reserved, is_metadata_name, reserved};
 
-/// A provider's base URL: `http://HOST[:PORT][/PATH]`, checked.
+/// A provider's base URL: `http[s]://HOST[:PORT][/PATH]`, checked.
 ///
 /// How an operation's path is joined to it is the HTTP client's matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
+    scheme: Scheme,
     host: String,
     port: u16,
     path: String,
+}
+
+/// How a provider is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    const fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
 }
 
 impl Endpoint {
@@ -27,7 +51,7 @@ impl Endpoint {
         self.host.parse().ok()
     }
 
-    /// Returns the port, 80 where none was written.
+    /// Returns the port: that of the scheme (80 or 443) where none was written.
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -58,11 +82,11 @@ impl FromStr for Endpoint {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(EndpointError::NoScheme);
         };
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" => {}
-            "https" => return Err(EndpointError::Https),
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
             _ => return Err(EndpointError::Scheme),
-        }
+        };
         if rest.contains(['?', '#']) {
             return Err(EndpointError::QueryOrFragment);
         }
@@ -74,21 +98,23 @@ impl FromStr for Endpoint {
             return Err(EndpointError::UserInfo);
         }
         let (host, port) = split_port(authority)?;
+        let port = port.unwrap_or(scheme.port());
         if !path.bytes().all(|byte| byte.is_ascii_graphic() && !br#""<>\^`{|}"#.contains(&byte)) {
             return Err(EndpointError::Path);
         }
-        Ok(Self { host, port, path: path.trim_end_matches('/').to_owned() })
+        Ok(Self { scheme, host, port, path: path.trim_end_matches('/').to_owned() })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.scheme.as_str();
         if self.host.contains(':') {
-            write!(f, "http://[{}]", self.host)?;
+            write!(f, "{scheme}://[{}]", self.host)?;
         } else {
-            write!(f, "http://{}", self.host)?;
+            write!(f, "{scheme}://{}", self.host)?;
         }
-        if self.port != 80 {
+        if self.port != self.scheme.port() {
             write!(f, ":{}", self.port)?;
         }
         f.write_str(&self.path)
@@ -96,7 +122,7 @@ impl fmt::Display for Endpoint {
 }
 
 /// Splits `host[:port]`, taking the brackets off an IPv6 address.
-fn split_port(authority: &str) -> Result<(String, u16), EndpointError> {
+fn split_port(authority: &str) -> Result<(String, Option<u16>), EndpointError> {
     let end = match authority.strip_prefix('[') {
         Some(rest) => rest.find(']').ok_or(EndpointError::Host)? + 2,
         None => authority.find(':').unwrap_or(authority.len()),
@@ -115,10 +141,10 @@ fn split_port(authority: &str) -> Result<(String, u16), EndpointError> {
     }
     let port = match port.strip_prefix(':') {
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            digits.parse().ok().filter(|port| *port != 0).ok_or(EndpointError::Port)?
+            Some(digits.parse().ok().filter(|port| *port != 0).ok_or(EndpointError::Port)?)
         }
         Some(_) => return Err(EndpointError::Port),
-        None if port.is_empty() => 80,
+        None if port.is_empty() => None,
         None => return Err(EndpointError::Port),
     };
     Ok((host.to_string(), port))
@@ -128,15 +154,10 @@ fn split_port(authority: &str) -> Result<(String, u16), EndpointError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Not a URL.
-    #[error("an endpoint starts with http://, like http://127.0.0.1:8000")]
+    #[error("an endpoint starts with http:// or https://, like http://127.0.0.1:8000")]
     NoScheme,
-    /// TLS to providers.
-    #[error(
-        "https endpoints are not available yet: use the server's http address, on this machine or behind a local proxy"
-    )]
-    Https,
     /// Another scheme.
-    #[error("only http endpoints are known, like http://127.0.0.1:8000")]
+    #[error("only http and https endpoints are known, like http://127.0.0.1:8000")]
     Scheme,
     /// A name or password in the URL.
     #[error(
@@ -190,6 +211,9 @@ mod tests {
             ("HTTP://LocalHost/", "localhost", 80, "", "http://localhost"),
             ("http://[::1]:30000/v1/", "::1", 30000, "/v1", "http://[::1]:30000/v1"),
             ("http://gpu.lan/api/v1", "gpu.lan", 80, "/api/v1", "http://gpu.lan/api/v1"),
+            ("http://gpu.lan:443", "gpu.lan", 443, "", "http://gpu.lan:443"),
+            ("HTTPS://api.Example/v1/", "api.example", 443, "/v1", "https://api.example/v1"),
+            ("https://[::1]:80", "::1", 80, "", "https://[::1]:80"),
         ] {
             let endpoint: Endpoint = text.parse().expect(text);
             assert_eq!((endpoint.host(), endpoint.port(), endpoint.path()), (host, port, path));
@@ -199,10 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_http_base_is_refused_without_repeating_it() {
+    fn what_is_no_http_base_is_refused_without_repeating_it() {
         for (text, error) in [
             ("127.0.0.1:8000", EndpointError::NoScheme),
-            ("https://SECRET", EndpointError::Https),
+            ("https://SECRET@h", EndpointError::UserInfo),
             ("unix:///SECRET", EndpointError::Scheme),
             ("http://SECRET@h", EndpointError::UserInfo),
             ("http://u:SECRET@h/", EndpointError::UserInfo),

@@ -104,7 +104,7 @@ mod tests {
             ("a=vllm", FlagError::Provider),
             ("=mock", FlagError::Provider),
             ("a=vlm:http://h", FlagError::Adapter { adapter: "vlm".to_owned() }),
-            ("a=vllm:https://h", FlagError::Endpoint(EndpointError::Https)),
+            ("a=vllm:ftp://h", FlagError::Endpoint(EndpointError::Scheme)),
         ] {
             assert_eq!(text.parse::<ProviderFlag>(), Err(error), "{text}");
         }

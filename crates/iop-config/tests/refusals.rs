@@ -253,7 +253,7 @@ fn a_secret_is_refused_and_never_repeated() {
         assert!(!text.contains("SECRET") || lines.contains("SECRET: 1"), "{text}");
         assert!(text.starts_with("edge.yaml:8:"), "{text}");
     }
-    for endpoint in ["http://u:SECRET@h", "http://h/?key=SECRET", "https://h/SECRET"] {
+    for endpoint in ["http://u:SECRET@h", "http://h/?key=SECRET", "ftp://h/SECRET"] {
         let text = format!(
             "version: 1\nnodes: {{ a: {{ providers: {{ p: {{ adapter: vllm, endpoint: \"{endpoint}\" }} }} }} }}\n"
         );

@@ -16,6 +16,8 @@
 //! handshake with a whole look at the certificate. What is renewed ([`EdgeTls::replace`],
 //! [`NodeTls::replace`]) counts for the next handshake and touches no connection.
 //!
+//! Beside links, [`Trust`] verifies providers as the web does.
+//!
 //! ```text
 //! Edge:  let tls = Arc::new(EdgeTls::new(&member)?);
 //!        LinkServer::new(config, host).secured(tls, gate).serve(listener, shutdown, drain)
@@ -30,6 +32,7 @@ mod member;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +42,7 @@ use rustls::crypto::CryptoProvider;
 pub use enrol::{Introduced, enrol};
 pub use error::HandshakeError;
 pub use member::{Arrival, Channel, EdgeTls, Member, NodeTls, Secured, TlsSetupError};
+pub use trust::Trust;
 
 /// How long a handshake may take: 5 s are many round trips of any line.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

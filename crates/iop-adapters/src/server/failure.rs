@@ -31,6 +31,9 @@ pub(crate) fn failure_of(error: &CallError) -> Failure {
             ErrorCode::ConnectFailed,
             format!("the provider does not accept connections: {}", source.kind()),
         ),
+        CallError::Tls { source, .. } => {
+            (ErrorCode::ConnectFailed, format!("the provider cannot be reached over TLS: {source}"))
+        }
         CallError::ConnectTimeout { limit, .. } => (
             ErrorCode::ConnectFailed,
             format!("the provider did not accept a connection within {limit:?}"),
@@ -74,6 +77,7 @@ const fn is_lost(error: &CallError) -> bool {
         | CallError::Resolve { .. }
         | CallError::Egress { .. }
         | CallError::Connect { .. }
+        | CallError::Tls { .. }
         | CallError::ConnectTimeout { .. }
         | CallError::RequestBody { .. }
         | CallError::Malformed { .. }

@@ -1,4 +1,5 @@
 //! From a host name to a connection: every address is tried, the allow-list is asked for each.
+//! An `https` provider is verified by its name, whichever of its addresses was dialled.
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,9 +42,14 @@ pub(super) async fn dial(
         if allowed.is_empty() {
             return Err(CallError::Egress { authority: authority(), address: first.ip() });
         }
-        race(net, &interleaved(allowed))
+        let socket = race(net, &interleaved(allowed))
             .await
-            .map_err(|source| CallError::Connect { authority: authority(), source })
+            .map_err(|source| CallError::Connect { authority: authority(), source })?;
+        if !endpoint.is_secure() {
+            return Ok(socket);
+        }
+        let secured = options.trust.connect(socket, endpoint.host()).await;
+        secured.map_err(|source| CallError::Tls { authority: authority(), source })
     };
     match tokio::time::timeout(limit, dialling).await {
         Ok(outcome) => outcome,

@@ -15,6 +15,7 @@ use iop_types::{Host, HostError};
 /// `/v1beta/models`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
+    is_secure: bool,
     host: Arc<str>,
     port: u16,
     authority: Arc<str>,
@@ -37,11 +38,11 @@ impl Endpoint {
             return Err(EndpointError::Fragment);
         }
         let uri: Uri = url.parse().map_err(|_| EndpointError::Malformed)?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(EndpointError::TlsNotAvailable),
+        let is_secure = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
             Some(_) | None => return Err(EndpointError::Scheme),
-        }
+        };
         let authority = uri.authority().ok_or(EndpointError::Malformed)?;
         if authority.as_str().contains('@') {
             return Err(EndpointError::Credentials);
@@ -52,7 +53,7 @@ impl Endpoint {
         })?;
         let host = host.to_string();
         let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
-            None => 80,
+            None => default_port(is_secure),
             Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or(EndpointError::Port)?,
         };
         let path = uri.path().trim_end_matches('/');
@@ -62,6 +63,7 @@ impl Endpoint {
         };
         let shown = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         Ok(Self {
+            is_secure,
             authority: format!("{shown}:{port}").into(),
             host: host.into(),
             port,
@@ -69,6 +71,20 @@ impl Endpoint {
             version,
             query: uri.query().map(str::to_owned),
         })
+    }
+
+    /// Says whether the provider is spoken to over TLS.
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
+    /// Returns what a request names as its host: the port only where it is not the scheme's own.
+    pub(super) fn host_header(&self) -> &str {
+        let is_default = self.port == default_port(self.is_secure);
+        match self.authority.rsplit_once(':') {
+            Some((host, _)) if is_default => host,
+            Some(_) | None => &self.authority,
+        }
     }
 
     /// Returns `host:port`, safe to show.
@@ -125,6 +141,10 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+const fn default_port(is_secure: bool) -> u16 {
+    if is_secure { 443 } else { 80 }
+}
+
 /// `v1`, `v1beta`, `v2`: a `v`, a digit, letters and digits.
 fn is_version(segment: &str) -> bool {
     let mut bytes = segment.bytes();
@@ -148,13 +168,8 @@ pub enum EndpointError {
     #[error("endpoint is not a URL such as http://127.0.0.1:8000")]
     Malformed,
     /// It has another scheme, or none.
-    #[error("endpoint must start with http://")]
+    #[error("endpoint must start with http:// or https://")]
     Scheme,
-    /// It asks for TLS.
-    #[error(
-        "endpoint asks for https, but TLS to providers is not available yet; use an http:// endpoint"
-    )]
-    TlsNotAvailable,
     /// It holds a user name or password.
     #[error("endpoint holds credentials; give them as `api_key` or in `headers`")]
     Credentials,
@@ -220,9 +235,23 @@ mod tests {
     }
 
     #[test]
+    fn a_request_names_the_port_only_where_it_is_not_the_schemes_own() {
+        for (url, secure, authority, host) in [
+            ("http://h", false, "h:80", "h"),
+            ("http://h:443", false, "h:443", "h:443"),
+            ("https://h/v1", true, "h:443", "h"),
+            ("https://h:80", true, "h:80", "h:80"),
+            ("https://[::1]", true, "[::1]:443", "[::1]"),
+        ] {
+            let endpoint = Endpoint::parse(url).unwrap();
+            assert_eq!((endpoint.is_secure(), &**endpoint.authority()), (secure, authority));
+            assert_eq!(endpoint.host_header(), host);
+        }
+    }
+
+    #[test]
     fn an_endpoint_that_cannot_work_is_refused_with_the_remedy() {
         for (url, error) in [
-            ("https://api.example/v1", EndpointError::TlsNotAvailable),
             ("127.0.0.1:8000", EndpointError::Scheme),
             ("ftp://h", EndpointError::Scheme),
             ("/v1", EndpointError::Scheme),

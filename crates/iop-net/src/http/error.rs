@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::BodyLost;
 use crate::memory::OverBudget;
+use crate::tls::HandshakeError;
 
 /// How far a call has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +114,14 @@ pub enum CallError {
         /// What the first address answered.
         source: io::Error,
     },
+    /// The provider cannot be spoken to over TLS, or is not who it should be. Nothing was sent.
+    #[error("cannot connect to `{authority}` over TLS: {source}")]
+    Tls {
+        /// The provider's `host:port`.
+        authority: Arc<str>,
+        /// How the handshake failed.
+        source: HandshakeError,
+    },
     /// No connection came about in time. Nothing was sent.
     #[error("cannot connect to `{authority}` within {limit:?}")]
     ConnectTimeout {
@@ -183,6 +192,7 @@ impl CallError {
             | Self::Resolve { .. }
             | Self::Egress { .. }
             | Self::Connect { .. }
+            | Self::Tls { .. }
             | Self::ConnectTimeout { .. } => true,
             Self::RequestBody { .. }
             | Self::Lost { .. }

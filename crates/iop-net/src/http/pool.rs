@@ -18,13 +18,16 @@ use super::{Call, CallError, Endpoint, Request};
 use crate::egress::Egress;
 use crate::net::Net;
 use crate::socket::Socket;
+use crate::tls::Trust;
 
 /// How a pool treats its provider.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Addresses that may be dialled.
     pub egress: Egress,
-    /// Time for resolving and connecting.
+    /// What certificates an `https` provider is verified against.
+    pub trust: Trust,
+    /// Time for resolving, connecting and the handshake of TLS.
     pub connect_timeout: Duration,
     /// How long an unused connection is kept: at most 4 s, zero keeps none.
     pub idle: Duration,
@@ -37,6 +40,7 @@ impl Options {
     pub fn new(egress: Egress) -> Self {
         Self {
             egress,
+            trust: Trust::native(),
             connect_timeout: Duration::from_secs(5),
             idle: LONGEST_IDLE,
             // The largest default concurrency of a provider.
@@ -81,11 +85,8 @@ impl Pool {
     /// Makes a pool that dials nothing before the first call.
     pub fn new(net: Arc<dyn Net>, endpoint: Endpoint, mut options: Options) -> Self {
         options.idle = options.idle.min(LONGEST_IDLE);
-        let shown = match endpoint.port() {
-            80 => endpoint.authority().trim_end_matches(":80"),
-            _ => endpoint.authority(),
-        };
-        let host = HeaderValue::from_str(shown).expect("an authority holds no control characters");
+        let host = HeaderValue::from_str(endpoint.host_header())
+            .expect("an authority holds no control characters");
         let open = Arc::default();
         Self(Arc::new(Inner { net, endpoint, host, options, open, idle: Mutex::default() }))
     }

@@ -5,6 +5,7 @@ mod connect;
 mod request;
 mod response;
 mod reuse;
+mod secure;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,7 +35,7 @@ pub enum HandshakeError {
     #[error("the peer's certificate is not valid yet: a clock is wrong")]
     NotYetValid,
     /// The peer's certificate is of another CA.
-    #[error("the peer's certificate does not come from the CA of this group")]
+    #[error("the peer's certificate does not come from a CA that is trusted here")]
     UnknownAuthority,
     /// The peer's certificate names another host.
     #[error("the peer's certificate is not for the host name that was asked for")]
@@ -57,6 +57,12 @@ pub enum HandshakeError {
     /// The peer does not accept us.
     #[error("the peer refused the TLS handshake: {}", told(*.0))]
     Refused(AlertDescription),
+    /// Nobody can be verified.
+    #[error(
+        "this machine has no CA certificates to verify with ({0}): install them (`ca-certificates`) \
+         or name a file in SSL_CERT_FILE"
+    )]
+    NoRoots(String),
     /// Too many connections of this address have not shown who they are.
     #[error("this address has {0} connections that have not shown who they are")]
     Crowded(usize),
@@ -86,6 +92,7 @@ impl HandshakeError {
             Self::Identity(error) => error.as_str(),
             Self::OtherEdge { .. } => "other_edge",
             Self::Refused(_) => "refused_by_peer",
+            Self::NoRoots(_) => "no_roots",
             Self::Crowded(_) => "too_many_unverified",
             Self::Io(_) => "handshake_lost",
             Self::Other(_) => "handshake_failed",
@@ -107,6 +114,7 @@ impl HandshakeError {
             | Self::Certificate(_)
             | Self::Identity(_)
             | Self::OtherEdge { .. }
+            | Self::NoRoots(_)
             | Self::Refused(_)
             | Self::Other(_) => true,
         }
