@@ -20,6 +20,8 @@
 //! * **Failing body.** HTTP/1.1 ends without the last chunk and HTTP/2 resets the stream. HTTP/1.0
 //!   has no framing that would show it, so its connection is reset. A body that fails in the same
 //!   poll as it yielded data loses that data: yield `Pending` once in between.
+//! * **TLS.** A handshake has 10 s and counts as a connection. Behind it nothing is different: a client
+//!   is gone with its close_notify or its FIN, whichever comes first.
 //! * **Too many connections.** The loop stops accepting; newcomers wait in the kernel's backlog and
 //!   those that are served stay so.
 
@@ -30,6 +32,7 @@ mod limits;
 mod peer;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,11 +43,13 @@ use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
+use tracing::{debug, warn};
 
 pub use self::limits::Limits;
 pub use self::peer::Peer;
 use crate::net::Listener;
+use crate::socket::Socket;
+use crate::tls::WebTls;
 
 /// The error of a response body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -55,7 +60,24 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// `service` answers one request; it is cloned for each connection. It cannot fail: an error is a
 /// response, or a response body that fails.
 pub async fn serve<S, F, B>(
+    listener: Box<dyn Listener>,
+    limits: Limits,
+    service: S,
+    shutdown: CancellationToken,
+    drain: Duration,
+) where
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    serve_over(listener, None, limits, service, shutdown, drain).await;
+}
+
+/// As [`serve`], over TLS where there is `tls`.
+pub async fn serve_over<S, F, B>(
     mut listener: Box<dyn Listener>,
+    tls: Option<Arc<WebTls>>,
     limits: Limits,
     service: S,
     shutdown: CancellationToken,
@@ -87,10 +109,11 @@ pub async fn serve<S, F, B>(
                 cut: cut.clone(),
                 streams: connections.clone(),
             };
-            let serving =
-                connection::serve(socket, Peer::new(address), limits, service.clone(), ends);
+            let (tls, service) = (tls.clone(), service.clone());
             connections.spawn(async move {
-                serving.await;
+                if let Some(socket) = secured(socket, tls, address, &ends.shutdown).await {
+                    connection::serve(socket, Peer::new(address), limits, service, ends).await;
+                }
                 drop(slot);
             });
         }
@@ -103,6 +126,23 @@ pub async fn serve<S, F, B>(
         warn!(connections = connections.len(), "drain time is over, cutting what is left");
         cut.cancel();
         connections.wait().await;
+    }
+}
+
+/// Performs the handshake, if there is one to perform. Who is cut off has not asked for anything.
+async fn secured(
+    socket: Socket,
+    tls: Option<Arc<WebTls>>,
+    address: SocketAddr,
+    shutdown: &CancellationToken,
+) -> Option<Socket> {
+    let Some(tls) = tls else { return Some(socket) };
+    match shutdown.run_until_cancelled(tls.accept(socket)).await? {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            debug!(peer = %address, code = error.as_str(), %error, "a client did not get through TLS");
+            None
+        }
     }
 }
 

@@ -16,7 +16,7 @@
 //! handshake with a whole look at the certificate. What is renewed ([`EdgeTls::replace`],
 //! [`NodeTls::replace`]) counts for the next handshake and touches no connection.
 //!
-//! Beside links, [`Trust`] verifies providers as the web does.
+//! Beside links, [`Trust`] verifies providers and [`WebTls`] serves clients, both as the web does.
 //!
 //! ```text
 //! Edge:  let tls = Arc::new(EdgeTls::new(&member)?);
@@ -33,6 +33,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod web;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,7 @@ pub use enrol::{Introduced, enrol};
 pub use error::HandshakeError;
 pub use member::{Arrival, Channel, EdgeTls, Member, NodeTls, Secured, TlsSetupError};
 pub use trust::Trust;
+pub use web::{CertificateError, CertificateFiles, WebTls};
 
 /// How long a handshake may take: 5 s are many round trips of any line.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,10 +3,10 @@
 mod drain;
 mod gone;
 mod requests;
+mod secure;
 mod silent;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};

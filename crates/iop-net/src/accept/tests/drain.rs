@@ -130,10 +130,7 @@ struct Short {
 }
 
 impl Listener for Short {
-    fn poll_accept(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(crate::socket::Socket, SocketAddr)>> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
         const EMFILE: i32 = 24;
         if self.failures == 0 {
             return self.listener.poll_accept(cx);
