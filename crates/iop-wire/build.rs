@@ -11,6 +11,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={}", schema.display());
     }
     let descriptors = protox::compile(&schemas, [&root])?;
-    prost_build::Config::new().bytes(["."]).compile_fds(descriptors)?;
+    prost_build::Config::new()
+        .bytes(["."])
+        // Most requests have none: their heads stay small.
+        .boxed(".iop.runtime.v1.RequestHead.lease")
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -72,7 +72,7 @@ pub struct RequestHead {
     /// Time left for the whole request; `None` when unbounded.
     pub ends_within: Option<Duration>,
     /// The provider's credential, where the Edge holds it.
-    pub lease: Option<SealedLease>,
+    pub lease: Option<Box<SealedLease>>,
 }
 
 /// A normalized run. Its input, the OpenAI object of the kind with unknown members kept, follows as

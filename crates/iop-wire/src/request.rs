@@ -82,7 +82,7 @@ impl From<RequestHead> for v1::RequestHead {
             provider_revision: head.revision.0,
             first_progress_within_ms: bound_to_wire(head.first_progress_within),
             ends_within_ms: bound_to_wire(head.ends_within),
-            lease: head.lease.map(Into::into),
+            lease: head.lease.map(|lease| Box::new((*lease).into())),
         }
     }
 }
@@ -118,7 +118,7 @@ impl TryFrom<v1::RequestHead> for RequestHead {
             stall_timeout,
             first_progress_within: bound_from_wire(head.first_progress_within_ms),
             ends_within: bound_from_wire(head.ends_within_ms),
-            lease: head.lease.map(Into::into),
+            lease: head.lease.map(|lease| Box::new((*lease).into())),
         })
     }
 }
