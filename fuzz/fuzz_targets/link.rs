@@ -368,7 +368,9 @@ fn foreign(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         0 => Message::Credit(v1::Credit { bytes: number }),
         1 => Message::Cancel(v1::Cancel { reason: 1 }),
         2 => Message::RequestBody(v1::RequestBody { data, last: input.arbitrary()? }),
-        3 => Message::HeartbeatResponse(v1::HeartbeatResponse { id: number.into() }),
+        3 => {
+            Message::HeartbeatResponse(v1::HeartbeatResponse { id: number.into(), edge_time_ms: 0 })
+        }
         4 => Message::HeartbeatRequest(v1::HeartbeatRequest { id: number.into() }),
         5 => Message::Drain(v1::Drain { deadline_ms: number }),
         6 => Message::RunRequest(v1::RunRequest::default()),
