@@ -213,7 +213,7 @@ fn clients_part(core: &Arc<Core>, listener: Box<dyn Listener>) -> Part {
     let core = Arc::clone(core);
     let answer =
         move |request, peer| surface::serve(Arc::clone(&core), Arc::clone(&guard), request, peer);
-    Part::spawn(|stop| accept::serve(listener, limits, answer, stop, CLOSING))
+    Part::spawn(|stop| accept::serve(listener, None, limits, answer, stop, CLOSING))
 }
 
 fn admin_part(core: &Arc<Core>, listener: Box<dyn Listener>) -> Part {
@@ -222,7 +222,7 @@ fn admin_part(core: &Arc<Core>, listener: Box<dyn Listener>) -> Part {
     let guard = Arc::new(Guard::new(&core.file.hosts, &[]));
     let core = Arc::clone(core);
     let answer = move |request, _| admin::serve(Arc::clone(&core), Arc::clone(&guard), request);
-    Part::spawn(|stop| accept::serve(listener, limits, answer, stop, CLOSING))
+    Part::spawn(|stop| accept::serve(listener, None, limits, answer, stop, CLOSING))
 }
 
 fn links_part(core: &Arc<Core>, listener: Box<dyn Listener>) -> Part {

@@ -57,25 +57,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Serves `listener` until `shutdown` is cancelled, then lets requests in flight finish for at most
 /// `drain`. Returns when every connection has ended.
 ///
-/// `service` answers one request; it is cloned for each connection. It cannot fail: an error is a
-/// response, or a response body that fails.
+/// With `tls`, nothing else is spoken. `service` answers one request; it is cloned for each connection.
+/// It cannot fail: an error is a response, or a response body that fails.
 pub async fn serve<S, F, B>(
-    listener: Box<dyn Listener>,
-    limits: Limits,
-    service: S,
-    shutdown: CancellationToken,
-    drain: Duration,
-) where
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    serve_over(listener, None, limits, service, shutdown, drain).await;
-}
-
-/// As [`serve`], over TLS where there is `tls`.
-pub async fn serve_over<S, F, B>(
     mut listener: Box<dyn Listener>,
     tls: Option<Arc<WebTls>>,
     limits: Limits,

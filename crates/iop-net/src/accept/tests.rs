@@ -104,7 +104,7 @@ impl Server {
         let listener = TokioNet.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, limits, service, shutdown.clone(), drain));
+        let serving = tokio::spawn(serve(listener, None, limits, service, shutdown.clone(), drain));
         Self { address, shutdown, serving }
     }
 

@@ -154,7 +154,8 @@ async fn failures_to_accept_are_outlived() {
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let listener = Box::new(Short { failures: 6, listener });
-    let serving = tokio::spawn(serve(listener, Limits::default(), echo, shutdown.clone(), DRAIN));
+    let serving =
+        tokio::spawn(serve(listener, None, Limits::default(), echo, shutdown.clone(), DRAIN));
     let server = Server { address, shutdown, serving };
     assert!(server.exchange(GET_LAST).await.starts_with("HTTP/1.1 200"));
     server.stop().await;

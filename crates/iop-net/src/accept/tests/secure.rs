@@ -32,7 +32,7 @@ where
     let shutdown = CancellationToken::new();
     let tls = Some(Arc::new(WebTls::open(files(directory)).unwrap()));
     let limits = Limits::default();
-    let serving = serve_over(listener, tls, limits, service, shutdown.clone(), DRAIN);
+    let serving = serve(listener, tls, limits, service, shutdown.clone(), DRAIN);
     Server { address, shutdown, serving: tokio::spawn(serving) }
 }
 
