@@ -53,7 +53,7 @@ pub use client_key::{ClientKeyInfo, KeyError, KeyLimits, KeyOperation, KeyRefusa
 pub use client_key::{CreatedKey, NewKey};
 pub use credential::{Credential, CredentialError, CredentialState, OpenedCredential};
 pub use error::{OpenError, StoreError};
-pub use group::{Authority, AuthorityError, AuthorityKind, AuthorityRole, Founding, NewAuthority};
+pub use group::{Authority, AuthorityError, AuthorityKind, AuthorityRole, Founding};
 pub use identity::{
     Certificate, Enrolled, Identity, IdentityError, IdentityKind, IdentityStatus, NewIdentity,
     Renewal, Renewed,

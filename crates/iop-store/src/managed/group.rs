@@ -21,7 +21,7 @@ pub struct Founding {
     /// Id of the Edge.
     pub edge: String,
     /// Its first CA, Edge certificate and signer, as far as they exist already.
-    pub authorities: Vec<NewAuthority>,
+    pub authorities: Vec<Authority>,
 }
 
 /// What a key of the group is for.
@@ -56,25 +56,6 @@ pub enum AuthorityRole {
     Current,
     /// Replaced; what it signed is still accepted.
     Previous,
-}
-
-/// A key to keep.
-#[derive(Debug)]
-pub struct NewAuthority {
-    /// What it is for.
-    pub kind: AuthorityKind,
-    /// Its name among those of its kind: a key id or serial number.
-    pub name: String,
-    /// Where it stands.
-    pub role: AuthorityRole,
-    /// The certificate (DER) or public key.
-    pub public: Vec<u8>,
-    /// The private key or seed.
-    pub secret: Secret,
-    /// From when it is valid.
-    pub valid_from: Timestamp,
-    /// Until when.
-    pub valid_until: Timestamp,
 }
 
 /// A key of the group, open.
@@ -136,7 +117,7 @@ impl ManagedStore {
     ///
     /// # Errors
     /// Fails when the name is taken, when a second key would be current, and when the store cannot.
-    pub async fn add_authority(&self, act: &Act, new: NewAuthority) -> Result<(), AuthorityError> {
+    pub async fn add_authority(&self, act: &Act, new: Authority) -> Result<(), AuthorityError> {
         let act = act.clone();
         self.ask(move |keeper| {
             keeper.change(&act, |change| {
@@ -254,7 +235,7 @@ impl ManagedStore {
     }
 }
 
-pub(super) fn insert(change: &Change<'_>, new: NewAuthority) -> Result<(), StoreError> {
+pub(super) fn insert(change: &Change<'_>, new: Authority) -> Result<(), StoreError> {
     let row_id = random()?;
     let place = Place::key(new.kind.purpose(), &change.vault.group, &new.name, &row_id);
     let sealed = Sealed::seal(

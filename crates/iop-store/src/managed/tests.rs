@@ -27,7 +27,7 @@ fn key(byte: u8) -> Found {
 }
 
 fn founding() -> Founding {
-    let authority = |kind, name: &str| NewAuthority {
+    let authority = |kind, name: &str| Authority {
         kind,
         name: name.into(),
         role: AuthorityRole::Current,
@@ -558,7 +558,7 @@ async fn every_change_has_its_entry() {
 async fn the_key_in_use_is_promoted_and_only_others_are_removed() {
     let Home { store, .. } = home();
     let kind = AuthorityKind::LeaseSigner;
-    let new = |role| NewAuthority {
+    let new = |role| Authority {
         kind,
         name: "signer-2".into(),
         role,
